@@ -1,4 +1,4 @@
-"""Trains the database agent of Agent Lightning with vime, and writes what Agent Lightning's store knows afterwards.
+"""Trains the database agent of Agent Lightning with vime, and writes the content of Agent Lightning's store afterwards.
 
     PYTHON tools/agent_lightning_side.py --python .venv/bin/python --json PATH +experiment=database_tiny…
 
@@ -31,7 +31,7 @@ NUM_ROWS, NUM_VALIDATION_ROWS = 4096, 100
 
 
 class Recorded(VIME):
-    """Writes what the store knows when vime has ended."""
+    """Writes the store's content when vime has ended."""
 
     file: Path
 

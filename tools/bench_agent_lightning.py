@@ -96,7 +96,7 @@ def rewards_of(run: Path) -> list[float]:
 
 
 def train_with_agent_lightning(words: list[str], folder: Path, *options: str) -> tuple[list[float], dict[str, Any]]:
-    """Trains with Agent Lightning's trainer; returns the reward of each step, and what its store knows."""
+    """Trains with Agent Lightning's trainer; returns the reward of each step, and the content of its store."""
     file = folder.with_suffix(".json")
     command = [str(AGENT_LIGHTNING.python), str(SIDE), "--python", sys.executable, "--json", str(file), *options, *words]
     if not file.exists():

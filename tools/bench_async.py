@@ -35,7 +35,7 @@ from vime.types import rollout_id_of
 NUM_PROMPTS, NUM_SAMPLES = 8, 4
 RESAMPLED = "rollout/num_rollouts_resampled"
 LONG = 500
-"""Steps in which it shows what resampling prefers."""
+"""Number of simulated steps that show the preference of resampling."""
 WARM_UP = 3
 """Steps left out: the first compile, and until the pipeline is full nothing waits as it will."""
 
@@ -131,7 +131,7 @@ def measure(mode: Mode, *, steps: int, folder: Path, environment: dict[str, str]
 
 
 def simulated(modes: list[Mode], mode: Mode, options: argparse.Namespace) -> Run:
-    """The mode's run on an ideal machine; what is sampled again calls a tool of the same time."""
+    """The mode's run on an ideal machine; rollouts that are sampled again call a tool with the same time."""
     synchronous, num_cores = modes[0], len(os.sched_getaffinity(0))
     training = synchronous.mean("time/training_seconds") + synchronous.mean("time/sync_seconds")
 

@@ -60,7 +60,7 @@ def long_text(num_tokens: int) -> str:
 
 
 async def idle(seconds: float) -> float:
-    """The longest gap by the clock while nothing is done: what the machine does to it."""
+    """The longest gap by the clock while nothing is done: the effect of the machine alone."""
     gaps = Gaps()
     watching = asyncio.create_task(gaps.watch())
     await asyncio.sleep(seconds)

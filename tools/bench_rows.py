@@ -1,7 +1,7 @@
 """Common parts of the benchmark programs: rows, their table, and the files that `--json` and `--markdown` write.
 
-A row puts what was measured of this project beside a reference that was measured in the same run:
-`{"benchmark": "packing", "case": "MemAgent", "ours": 99.1, "reference": 83.0, "ratio": 1.19, "unit": "% useful tokens"}`.
+A row puts a measurement of this project beside a reference that was measured in the same run: `{"benchmark": "packing", "case":
+"MemAgent", "ours": 99.1, "reference": 83.0, "ratio": 1.19, "unit": "% useful tokens"}`.
 """
 
 import argparse

@@ -208,7 +208,7 @@ async def one_step_off(ours: Ours, case: StepCase, repeats: int) -> list[Step]:
 
 
 def check(case: StepCase, measured: Measured) -> None:
-    """Both sides sampled what the case says, and trained it."""
+    """Checks that both sides sampled the tokens that the case demands, and trained them."""
     num_rollouts = case.num_prompts * case.num_samples
     steps = measured.synchronous + measured.ahead
     counts = [round(step.metrics["rollout/response_tokens_mean"] * num_rollouts) for step in steps]

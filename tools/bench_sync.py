@@ -36,7 +36,7 @@ PARTS = {
     "sync/proof_seconds": "proof",
     "probe/seconds": "probe",
 }
-"""Metrics of a sync and what they are called in a note."""
+"""Metrics of a sync and their names in a note."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Makes a run folder of very many rollouts, and measures what the viewer's index of it takes and how fast it answers.
+"""Makes a run folder of very many rollouts, and measures the size and the speed of the viewer's index of it.
 
     python tools/bench_view.py FOLDER [--num-rollouts 1000000] [--json PATH]
 
@@ -49,7 +49,7 @@ SEARCHES: dict[str, Any] = {
 
 
 def main() -> None:
-    """Makes the folder, indexes it in a process of its own, and shows what was measured."""
+    """Makes the folder, indexes it in a process of its own, and shows the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--num-rollouts", type=int, default=1_000_000)

@@ -115,7 +115,7 @@ def pairs(folder: Path, num_pairs: int, num_steps: int) -> dict[str, list[dict[s
 
 
 def train_side(run: Path, side: str, num_steps: int) -> None:
-    """Trains one run of a pair and leaves in its folder what a step took, without the first ones."""
+    """Trains one run of a pair and leaves the times of its steps, without the first ones, in its folder."""
     seen: list[dict[str, float]] = []
     parts: dict[str, list[float]] = {part: [] for part in PARTS}
     TrainerGroup.read = timed(TrainerGroup.read, parts[FETCHING])  # type: ignore[method-assign]
@@ -148,7 +148,7 @@ def cpu_seconds() -> dict[str, float]:
 
 
 def compare(result: Result, found: dict[str, list[dict[str, float]]]) -> None:
-    """The parts of a step that record, and what recording everything adds to recording nothing, in the means over runs."""
+    """The parts of a step that record, and the cost of recording everything beside nothing, in the means over runs."""
     full, none = ({name: [run[name] for run in runs] for name in runs[0]} for runs in found.values())
     for part in PARTS:
         result.add("viewer", part, ours=100 * fmean(full[part]) / fmean(full["step"]), reference=3.0, unit="% of a step")

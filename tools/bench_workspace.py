@@ -60,7 +60,7 @@ def repository() -> dict[str, str]:
 
 
 async def measure(prepared: Prepared, folder: Path, given: argparse.Namespace) -> Result:
-    """Rows: ours beside each reference, then what is alive at once beside the goal's."""
+    """Rows: ours beside each reference, then the number alive at once beside the goal."""
     num_files = NUM_FOLDERS * FILES_PER_FOLDER
     result = Result(title=f"Workspaces on a repository of {num_files} files", columns=("workspace", "reference"))
     config = WorkspaceConfig(num_workspaces=max(64, given.alive), num_commands=64)

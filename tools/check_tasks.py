@@ -3,9 +3,9 @@
     python tools/check_tasks.py data/quixbugs.jsonl data/human_eval.jsonl data/exercism_python.jsonl
     python tools/check_tasks.py data/quixbugs.jsonl --only gcd --json tasks.json --markdown results/coding_tasks.md
 
-The reference solution goes the way of an agent's work: it is applied in a workspace, what differs there is the patch, and a
-fresh workspace judges it. Prints the tasks that are graded otherwise and those that were excluded when the rows were made,
-each by name, and the time per task. It ends with 1 if one is graded otherwise.
+The reference solution goes the way of an agent's work: it is applied in a workspace, the difference there is the patch, and a
+fresh workspace judges it. Prints the tasks that are graded otherwise and those that were excluded when the rows were made, each
+by name, and the time per task. It ends with 1 if one is graded otherwise.
 """
 
 import argparse

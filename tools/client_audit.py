@@ -1,6 +1,6 @@
 """Checks that everything sampled in a session is trained exactly once, behind the prompt that the engine saw.
 
-It knows of the session only what is trained: its samples. What was sampled comes from the model (`ScriptedModel.asked`).
+It knows only the session's trained samples: its samples. What was sampled comes from the model (`ScriptedModel.asked`).
 """
 
 from dataclasses import dataclass, field

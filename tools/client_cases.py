@@ -1,4 +1,4 @@
-"""The clients that `tools/clients.py` runs: how each is started, what its model says, and how its task must end."""
+"""The clients that `tools/clients.py` runs: how each is started, its model's replies, and how its task must end."""
 
 import json
 import re
@@ -79,7 +79,7 @@ class Case:
     constrains: bool = False
     """True if the client's constraints are enforced on the model, as on a frozen one."""
     refuses: bool = False
-    """True if it is refused what it asks for."""
+    """True if its request is refused."""
     max_model_len: int = field(default=16_384)
 
     def versions(self, *, here: bool) -> str:

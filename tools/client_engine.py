@@ -62,7 +62,7 @@ class ScriptedModel:
     def __init__(self, tokenizer: Any, script: Script, *, folder: Path, max_model_len: int) -> None:
         self.tokenizer, self.max_model_len, self._script, self._folder = tokenizer, max_model_len, script, folder
         self.asked: list[tuple[list[int], Turn]] = []
-        """Prompts and what was sampled behind them."""
+        """Prompts and the replies sampled behind them."""
         self._num_calls = 0
 
     def served(self) -> ServedModel:

@@ -55,7 +55,7 @@ class Run:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Reads what a run left so far."""
+    """Reads the files that a run has left so far."""
     settings = flatten(read_config(path))
     return Run(name=name, settings=settings, summary=read_summary(path), curves=curves(read_metrics(path / "metrics.jsonl")))
 

@@ -125,7 +125,7 @@ def with_one_rank(trainer: TrainerConfig, convert: Callable[[], None]) -> None:
 
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
-    """Converts what the command line names."""
+    """Converts the checkpoint that the command line names."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_subparsers(dest="way", required=True)

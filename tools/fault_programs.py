@@ -64,7 +64,7 @@ class Unruly:
     deed: str
 
     def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
-        """The program; `prompt` is not what it is about."""
+        """The program; `prompt` is not used."""
         script = str(folder / "unruly.py")
         return Command(words=["python3", script, openai_url, secret], folder=folder, files={script: ASK + DEEDS[self.deed]})
 

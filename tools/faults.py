@@ -207,7 +207,7 @@ def _write_page(path: Path, page: Result, lines: str) -> None:
 
 
 def main() -> int:
-    """Tries the cases one after another; what is done is written after each."""
+    """Tries the cases one after another; results are written after each."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over the names of the cases")

@@ -1,4 +1,4 @@
-"""The steps of `first_hour.py`: what each runs on a GPU machine, what it runs in a rehearsal, and what is left to a card."""
+"""The steps of `first_hour.py`: their programs on a GPU machine and in a rehearsal, and what only a card can answer."""
 
 from dataclasses import dataclass, field
 

@@ -7,7 +7,7 @@
 2. The build of `--python` (this interpreter's version) is installed into an environment below `--folder` (about 10 GB).
 3. Everything that trainer and servers import is imported there without a driver.
 4. vLLM configures the servers of every model of `conf/model` on every cluster with GPUs, as if it saw eight H100
-   (`tools/pretended_h100.py`), and what it configures is what a run wants.
+   (`tools/pretended_h100.py`), and the result must be what a run needs.
 
 Ends with 1 if a line of the page is not as it should be.
 """
@@ -79,7 +79,7 @@ class Findings:
 
 
 def resolved(python: str, folder: Path) -> tuple[int, str]:
-    """The number of packages to which the constraints of a version of Python resolve, and what is wrong with that."""
+    """The number of packages to which the constraints of a version of Python resolve, and the problem if they do not."""
     file, written = file_of("gpu", python), folder / f"resolved-{python}.txt"
     try:
         resolve("gpu", python, file=written, within=file)

@@ -33,7 +33,7 @@ COLUMNS: dict[str, Callable[[str, str], bool]] = {
     "different, undecided": lambda right, said: (right, said) == ("different", "undecided"),
     "undecided, called different": lambda right, said: (right, said) == ("undecided", "different"),
 }
-"""The columns of the page: which pairs of a right verdict and what a grader said they count."""
+"""The columns of the page: the pairs of a right verdict and a grader's verdict that they count."""
 LISTED = ("different, called equal", "undecided, called equal", "equal, called different", "equal, undecided")
 """Columns whose pairs are listed for the grader of this commit."""
 

@@ -72,7 +72,7 @@ def _published_table(table: dict[str, Any]) -> list[str]:
 
 
 def _title(entry: dict[str, Any], entries: list[dict[str, Any]]) -> str:
-    """Name and seed of a run, and what tells it from others that have the same."""
+    """Name and seed of a run, and the difference to other runs with the same ones."""
     apart = told_apart(entry, entries)
     return f"{entry['run']}, seed {entry['seed']}{f' ({apart})' if apart else ''}"
 
@@ -103,7 +103,7 @@ def _write_logs(
 ) -> list[dict[str, Any]]:
     """The `eval_log` of each run by its folder and command, with its figure, if it has one, in a file beside the page.
 
-    `earlier` are those that the page had, whose files stay theirs.
+    `earlier` are those that the page had; they keep their files.
     """
     read = [(command, read_logs(path, about)) for path, command in runs.items()]
     found = [{**logs, "command": command} for command, logs in read if logs is not None]

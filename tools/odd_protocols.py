@@ -1,4 +1,4 @@
-"""Clients of `odd_replies.py`: each protocol as plain HTTP, whole and streamed, and what its clients send back."""
+"""Clients of `odd_replies.py`: each protocol as plain HTTP, whole and streamed, and the messages that its clients send back."""
 
 import json
 import random

@@ -138,7 +138,7 @@ class Bench:
         self._made: dict[str, tuple[Any, Reader]] = {}
 
     async def conversation(self, setup: Setup, odds: list[Odd], seed: int, found: Findings) -> None:
-        """Plays one conversation by all protocols, whole and streamed, and compares what was shown."""
+        """Plays one conversation by all protocols, whole and streamed, and compares the shown replies."""
         tokenizer, reader = self._of(setup)
         replies = [(odd.ids(tokenizer, END), odd.is_cut) for odd in odds]
         for name, protocol in PROTOCOLS.items():

@@ -20,7 +20,7 @@ OF_SAMPLE = ("response", "num_prompt_tokens", "response_length", "reward", "meta
 
 
 def rollouts(run: str, target: str) -> None:
-    """Writes what a run recorded."""
+    """Writes the records of a run."""
     import numpy as np
 
     from vime.types import COLUMNS, Column

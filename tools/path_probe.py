@@ -61,7 +61,7 @@ class Probe:
         self.move(notes)
 
     def move(self, notes: Path) -> None:
-        """Notes what follows in another file."""
+        """Writes further notes to another file."""
         self._notes, self._seen = notes, set[tuple[str, str, str]]()
 
     def watch(self, frame: FrameType, event: str, value: Any) -> None:

@@ -22,7 +22,7 @@ def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any] | None:
     """Metrics by row and data set, and the figure's lines; None if the run had no `eval_log`.
 
     `about` is `{"metrics": {name: title}, "figure": name, "title": …, "x_label": …}`, with or without a figure. The figure shows
-    each row over all data sets, or with `"each": row` the data sets of that row. Raises what `read_evaluation` raises.
+    each row over all data sets, or with `"each": row` the data sets of that row. Raises the errors of `read_evaluation`.
     """
     evaluation = read_evaluation(path)
     if not evaluation.config["method"]["eval_log"]:

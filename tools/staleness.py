@@ -72,7 +72,7 @@ class Ends:
     """Lowest mean reward of a batch in the second half of the run, one per seed."""
     staleness_mean: float = 0.0
     share_resampled: float = 0.0
-    """Rollouts that were sampled again, by those that were trained."""
+    """Ratio of rollouts that were sampled again to trained ones."""
     num_current_tokens: int = 0
     """Trained tokens of the weights in training, over all steps and seeds; the differences below are over these."""
     logprob_difference_mean: float = 0.0
@@ -170,7 +170,7 @@ def page(found: list[Ends], seeds: list[int], result: Result) -> str:
 
 
 def main() -> None:
-    """Runs what is missing, and writes what there is after every seed."""
+    """Makes the missing runs, and writes the results after every seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -149,13 +149,13 @@ def _cell(text: str) -> str:
 
 
 def earlier(file: Path | None, *, but: list[str]) -> list[Seen]:
-    """The rows that a file has of earlier calls, but for those that are tried again or are none any more."""
+    """The rows of earlier calls in a file, without those that are tried again or no longer exist."""
     rows = json.loads(file.read_text()) if file is not None and file.exists() else []
     return [Seen(**row) for row in rows if row["row"] not in but and row["row"] in {row.name for row in ROWS}]
 
 
 def main() -> int:
-    """Tries the rows one after another; what is done is written after each."""
+    """Tries the rows one after another; results are written after each."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over the names of the rows; others of --json are kept")

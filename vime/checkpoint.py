@@ -45,7 +45,7 @@ class SavingTrainer(Protocol):
 
 
 class Checkpoints:
-    """The folder of a run's checkpoints; what an earlier start left unfinished in it is removed.
+    """The folder of a run's checkpoints; unfinished checkpoints of an earlier start are removed.
 
     One save is under way at a time. If it fails, the next call of `save`, `check`, `settle` or `close` raises a
     `CheckpointError`, or with `trainer.stop_on_failed_save=false` tells `warn`, and the run goes on.
@@ -210,7 +210,7 @@ class Checkpoints:
 def newest_driver(folder: Path) -> dict[str, Any] | None:
     """The `driver` that `Checkpoints.save` was given for the newest checkpoint in `folder`; None if there is none to be read.
 
-    It is for checks before anything starts; `Checkpoints.load` refuses what is damaged.
+    It is for checks before anything starts; `Checkpoints.load` refuses damaged files.
     """
     try:
         return from_json((_complete(folder)[-1] / DRIVER_FILE).read_bytes())

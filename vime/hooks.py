@@ -43,7 +43,7 @@ class EvalLogFunction(Protocol):
 
 
 class GroupFunction(Protocol):
-    """Replaces what runs the rollouts of one group; which groups run when stays the producer's business."""
+    """Replaces the code that runs the rollouts of one group; which groups run when stays the producer's business."""
 
     async def __call__(self, context: Any, prompt: Prompt, num_rollouts: int) -> Group: ...
 
@@ -62,7 +62,8 @@ class RolloutProducer(Protocol):
 
     Only `batch` is needed. It returns `rollout.num_prompts` groups for the step that trains weight `version`; their tokens are at
     most `rollout.max_staleness` versions older. Groups come from `runner.run_group`, or are made by hand. `state` and `load`
-    carry over what a resumed run must know; the prompt source remembers its position by itself. `stop` ends what still runs.
+    carry over the state that a resumed run needs; the prompt source remembers its position by itself. `stop` ends everything that
+    still runs.
     """
 
     async def batch(self, version: int) -> list[Group]: ...
@@ -90,7 +91,7 @@ class Advantage(Protocol):
 
 
 class PolicyLoss(Protocol):
-    """Loss per token; tensors are flat over the response tokens of a micro-batch, `sequences` numbers what they belong to."""
+    """Loss per token; tensors are flat over the response tokens of a micro-batch, `sequences` numbers each token's sequence."""
 
     def __call__(
         self, config: AlgorithmConfig, logprobs: Any, old_logprobs: Any, advantages: Any, mask: Any, sequences: Any

@@ -159,7 +159,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
 
 
 async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples: list[Sample]) -> list[dict[str, Any]]:
-    """The columns that the algorithm needs of the trainer before it says what these sequences are worth."""
+    """The trainer's columns that the algorithm needs before it computes advantages of these sequences."""
     update = await trainer.hand_over(algorithm, samples, version=step, has_advantages=False)
     return await trainer.read(update, await trainer.forward(update, algorithm.needs_before))
 

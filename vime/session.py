@@ -213,7 +213,7 @@ class Session:
     def _write_eval_logs(
         self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]
     ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
-        """Writes what the method's `eval_log` says into a file per data set.
+        """Writes the method's `eval_log` into a file per data set.
 
         Returns its metrics as `eval_log/<data set>/<metric>`, and its figures likewise.
         """

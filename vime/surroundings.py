@@ -36,7 +36,7 @@ NUM_NAMES = 10
 class PatientStream(io.TextIOWrapper):
     """A stream of text into an open file, whose writer does not fail if the disk is full or the terminal is gone.
 
-    That costs what was written. The file below is Python's own: a signal whose handler raises, between a write in Python and its
+    This loses the written data. The file below is Python's own: a signal whose handler raises, between a write in Python and its
     return, would make the buffer write the same once more.
     """
 
@@ -46,13 +46,13 @@ class PatientStream(io.TextIOWrapper):
         super().__init__(file, encoding=encoding, errors=errors, line_buffering=True)
 
     def write(self, text: str, /) -> int:
-        """Writes what can be written, and says that all of it was."""
+        """Writes as much as possible, and reports that all of it was written."""
         with contextlib.suppress(OSError):  # there is nowhere left to say so
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Writes what is buffered, as far as it can be written."""
+        """Writes the buffered data, as far as possible."""
         with contextlib.suppress(OSError):
             super().flush()
 

@@ -140,7 +140,7 @@ async def supervised(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = 
 
 @asynccontextmanager
 async def training(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = logger.warning) -> AsyncIterator[Training]:
-    """Agents and a learner, side by side; but servers that share the learner's GPUs first, since they measure what is free."""
+    """Agents and a learner, side by side; but servers that share the learner's GPUs first, since they measure the free memory."""
     policy = Policy()
     async with (
         running(config, say=say) as runtime,

@@ -73,7 +73,7 @@ class Watches:
         self._tasks.append(task)
 
     def check(self) -> None:
-        """Raises what the first that failed has raised."""
+        """Raises the error of the first task that failed."""
         if self._error is not None:
             raise self._error
 

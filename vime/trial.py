@@ -3,7 +3,7 @@
 No trainer is started: the served models are the checkpoints as they are. The agent runs in this process, so its prints appear
 here and `breakpoint()` works. A hook that fails is not called again.
 
-With `trial.engine=scripted` no server is started either: models reply what a script says, so that an agent's code runs within
+With `trial.engine=scripted` no server is started either: the models' replies are scripted, so that an agent's code runs within
 seconds. Tokenizers, chat templates, parsers, limits and the retrieval service are real.
 """
 

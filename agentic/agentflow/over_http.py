@@ -2,7 +2,7 @@
 
     python -m vime.run +method=agentflow method.generate=agentic.agentflow.over_http.generate
 
-It learns as the native one does, since the session of the rollout keeps what the planner sampled (`vime.gateway`).
+It learns as the native one does, since the session of the rollout keeps the planner's samples (`vime.gateway`).
 """
 
 from dataclasses import dataclass, replace

@@ -150,7 +150,7 @@ def _kind_of(step: dict[str, Any]) -> str:
 
 
 def _answer(act: str, gold: str) -> str:
-    """The answer of an act: what no rule accepts goes to the judge where the grader has one."""
+    """The answer of an act: an answer that no rule accepts goes to the judge if the grader has one."""
     answers = {
         "judged_right": f"what is also called {gold}",
         "judged_wrong": "none of these",

@@ -101,7 +101,7 @@ async def reward(context: "Context", samples: list[Sample]) -> Reward:
 
 
 def line_of(text: str) -> tuple[str | None, str]:
-    """A line's kind and what follows it: an expression that ends with `=`, or an answer; None if it is neither."""
+    """A line's kind and its content: an expression that ends with `=`, or an answer; None if it is neither."""
     found = LINE.match(text)
     if found is None or (found[1] == CALCULATION) != bool(found[3]) or not found[2].strip():
         return None, ""

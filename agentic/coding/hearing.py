@@ -1,4 +1,4 @@
-"""Reads what the trusted program said: only lines with the nonce count, and accusations, which need none."""
+"""Reads the output of the trusted program: only lines with the nonce count, and accusations, which need none."""
 
 import ast
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The paths of a repository that decide about its tests, so that an agent's changes of them do not count.
 
-Before hidden tests are run, these paths are as they were: what the agent has changed is restored, what it has added is removed.
-This module also runs inside workspaces, so it needs the standard library only.
+Before hidden tests are run, these paths are as they were: files that the agent has changed are restored, files that it has added
+are removed. This module also runs inside workspaces, so it needs the standard library only.
 """
 
 import ast
@@ -33,7 +33,7 @@ TEST_FILES = (
     "*.so.*",
     "*.pyd",
 )
-"""Names of files: tests, their configuration, what Python runs at its start, and compiled modules."""
+"""Names of files: tests, their configuration, files that Python runs at its start, and compiled modules."""
 JUDGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py", "exceptiongroup", "tomli", "agentic")
 """Modules with which hidden tests are run; neither these nor the standard library's modules may be shadowed."""
 MODULE_ROOTS = ("", "src", "lib")

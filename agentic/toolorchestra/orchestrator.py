@@ -68,7 +68,7 @@ class Orchestrator:
         self._num_kept = len(messages)
 
     async def reply(self) -> ParsedReply | None:
-        """The next reply, or None with `ending` set if a limit is reached. Raises what the model raises."""
+        """The next reply, or None with `ending` set if a limit is reached. Raises any error of the model."""
         limits = self._method.limits
         max_turns = limits.evaluation_turns if self._context.evaluation else limits.turns
         if self.num_turns >= max_turns:

@@ -90,7 +90,7 @@ class PreferenceConfig:
         ]
 
     def preference(self) -> Preference:
-        """These weights in the form that the rewards take."""
+        """The weights in the form that the rewards take."""
         return Preference(accuracy=self.accuracy, cost=self.cost, latency=self.latency, tools=dict(self.tools))
 
 

@@ -1,4 +1,4 @@
-"""Step 5, sub-agents: three of them work on the question at the same time, and the answer is what most of them say.
+"""Step 5, sub-agents: three of them work on the question at the same time, and the answer is that of the majority.
 
     python -m vime.run +experiment=tutorial method.generate=agentic.tutorial.sub_agents.generate \
         method.reward=agentic.tutorial.sub_agents.reward trainer.num_steps=4

@@ -138,7 +138,7 @@ async def _streamed(response: aiohttp.ClientResponse) -> tuple[dict[str, Any], f
 
 
 async def main() -> None:
-    """Reads the specification, runs the agents and writes what was measured."""
+    """Reads the specification, runs the agents and writes the measurements."""
     work = Work(**json.load(sys.stdin))
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:

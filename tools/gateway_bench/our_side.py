@@ -42,7 +42,7 @@ class OurSide:
         return [{"url": session.openai_url, "key": session.secret} for session in self._sessions[-count:]]
 
     async def close(self) -> dict[str, float]:
-        """Closes them, and counts what they kept: calls, sequences, and the share of prompt tokens that was tokenized."""
+        """Closes the sessions, and counts their content: calls, sequences, and the share of prompt tokens that was tokenized."""
         samples = [session.samples(Sample()) for session in self._sessions if session.counts["calls"]]
         counts = sum([session.statistics() for session in self._sessions], Counter[str]())
         self._sessions = []

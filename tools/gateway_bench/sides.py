@@ -140,7 +140,7 @@ class Sessions(Process):
         return self.ask("open", count)
 
     def close(self) -> dict[str, float]:
-        """Closes them and returns what they kept."""
+        """Closes the sessions and returns counts of their content."""
         return self.ask("close")
 
 

@@ -46,7 +46,7 @@ class VerifiersSide:
         return found
 
     async def close(self) -> dict[str, float]:
-        """Closes them, and counts what they kept."""
+        """Closes the sessions, and counts their content."""
         calls = sum(len(session.trace.calls) for session in self._sessions)
         sequences = sum(len(session.trace.branches) for session in self._sessions)
         self._sessions = []

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One number that was measured, beside what it must be.
+    """One measured number, beside the required one.
 
     Example: `Finding(check="logits", case="qwen3", found=3e-6, wanted="at most 1e-04", passed=True, unit="of the largest")`.
     """

@@ -96,7 +96,8 @@ class _Program:
         self._depth, self._encoding, self._errors = sys.getrecursionlimit(), sys.stdout.encoding, sys.stdout.errors
 
     def put_back(self) -> None:
-        """Makes of this process one in which nothing has run, except for the names, what they refer to, and imported modules."""
+        """Restores this process as before any piece, except for the names, the objects that they refer to, and imported
+        modules."""
         builtins.__dict__.update(self._builtins)
         sys.__dict__.update(self._system)
         for now, before in ((builtins.__dict__, self._builtins), (sys.__dict__, self._system)):
@@ -133,7 +134,7 @@ class _Program:
                 setrlimit(kind, (limit if most < 0 else most if limit < 0 else min(limit, most), most))
 
     def end(self) -> None:
-        """Puts back what could disturb the end of a piece."""
+        """Puts back settings that could disturb the end of a piece."""
         settrace(None)
         setprofile(None)
         setrecursionlimit(self._depth)

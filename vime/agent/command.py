@@ -3,7 +3,7 @@
     end = await run_command(Command(words=["python", "my_agent.py"], environment=session_environment(session), folder=folder))
     # CommandEnd(exit_code=0, stdout="…", stderr="")
 
-The program is the user's own and is not confined. Its environment is that of the run, without what belongs to the run's Python.
+The program is the user's own and is not confined. Its environment is that of the run, without the variables of the run's Python.
 """
 
 import asyncio

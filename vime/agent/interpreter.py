@@ -37,7 +37,7 @@ class Interpreter:
     """Runs pieces of Python one after the other in any workspace; one prepared from `SOURCE` is empty."""
 
     def __init__(self, box: WorkspaceLike, *, seconds: float, output_bytes: int | None = None) -> None:
-        """`seconds` limit each call, and `output_bytes` what is kept of each stream (`WorkspaceLike.run`)."""
+        """`seconds` limit each call, and `output_bytes` the part of each stream that is kept (`WorkspaceLike.run`)."""
         self._box, self._seconds, self._output_bytes = box, seconds, output_bytes
 
     async def run(self, code: str) -> CommandResult:

@@ -36,7 +36,7 @@ def build_updates(
 ) -> tuple[list[list[Sample]], dict[str, float]]:
     """Splits a batch into `num_updates` parts by rollouts, and turns each part into sequences with columns and weights.
 
-    `columns` are what the algorithm says of the batch. Rollouts without an advantage and samples marked `remove_sample` are left
+    `columns` are the algorithm's columns for the batch. Rollouts without an advantage and samples marked `remove_sample` are left
     out; the latter are still part of the baseline. Returns the updates and metrics of the advantages. Raises `HookError` if the
     algorithm's values do not fit the rollouts.
     """

@@ -167,7 +167,7 @@ def whitened(values: np.ndarray, *, mean: float, deviation: float) -> np.ndarray
 def own_advantages(path: str, config: Any, groups: list[Group]) -> Mapping[int, Advantages]:
     """The advantages of the user's function at `path` (`module.function` or `file.py:function`).
 
-    Raises HookError if it raises or returns no dictionary; `build_updates` checks what is in it.
+    Raises HookError if it raises or returns no dictionary; `build_updates` checks its content.
     """
     found = load_named(ADVANTAGE, path)(config, groups)
     if not isinstance(found, Mapping):

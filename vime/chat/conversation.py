@@ -5,8 +5,8 @@
         talk.add(await toolbox.results(calls))
     return context.samples(sample)
 
-Sampled token ids stay as they are, and only what is new is rendered. Where the chat template renders earlier messages differently
-once others follow (it drops earlier thinking, say), or where messages were taken out, a new sequence begins.
+Sampled token ids stay as they are, and only new messages are rendered. Where the chat template renders earlier messages
+differently once others follow (it drops earlier thinking, say), or where messages were taken out, a new sequence begins.
 """
 
 from dataclasses import replace
@@ -57,7 +57,7 @@ class Conversation:
         self._model, self._tools = model, tools
         self._parses = bool(tools) if parses is None else parses
         self._dialogue: Dialogue | None = None
-        """Finds what is held of the messages; None for a model whose tokens are not known."""
+        """Finds the part of the messages that is already held; None for a model whose tokens are not known."""
         if model.shows_tokens:
             self._dialogue = Dialogue(chat_template(model.tokenizer, model.template_args(None)), fork=fork)
         self._written: list[int] | None = self._encoded(messages) if isinstance(messages, str) else None

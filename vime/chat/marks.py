@@ -99,7 +99,7 @@ class Divided:
         return found
 
     def settle(self) -> list[Delta]:
-        """Returns what a whole reply adds to reasoning and text: behind a mark of a call its reasoning may have gone on."""
+        """Returns the reasoning and text that the end of a reply adds: behind a mark of a call its reasoning may have gone on."""
         if self.phase is not Phase.UNSURE:
             return []
         end = _find((self._marks.end,), plain_calls(self.rest, self._marks.implicit, mask=True))  # a mark in a call is none

@@ -57,7 +57,7 @@ class ServedModel:
     attempt: int = 0
     """The attempt of the rollout to which its calls belong."""
     trained: bool = True
-    """True if what it samples is part of the rollout's samples: it is the trained model, or a baseline in its place."""
+    """True if its replies are part of the rollout's samples: it is the trained model, or a baseline in its place."""
     traffic: Traffic | None = None
     """The gate that a weight sync closes, for the trained model."""
     clock: AgentClock = field(default_factory=AgentClock)
@@ -141,9 +141,9 @@ class ServedModel:
     ) -> Call:
         """Samples the reply to a prompt of the rollout's trajectory.
 
-        `constraint` says what may be sampled, as `structured_outputs` of vLLM's sampling parameters. `hear` is called with each
-        piece of the reply as it arrives, a few tokens at a time. Raises ContextFullError if the reply has no room,
-        BadRequestError for a model behind a chat API, ServerError when no server answers within the time limit.
+        `constraint` limits the tokens that may be sampled, as `structured_outputs` of vLLM's sampling parameters. `hear` is
+        called with each piece of the reply as it arrives, a few tokens at a time. Raises ContextFullError if the reply has no
+        room, BadRequestError for a model behind a chat API, ServerError when no server answers within the time limit.
         """
         if not self.shows_tokens:
             raise BadRequestError(f"{self.name} is an endpoint with a chat API: call chat(messages), not complete(token_ids)")

@@ -150,7 +150,7 @@ class Reading:
         marks = Marks() if self._is_forced else reader.marks
         self._divided = None if marks is None else Divided(marks, thinks=thinks, calls=self._may_call)
         self._whole = ""
-        """The text so far, where only vLLM's parser knows what divides it."""
+        """The text so far, if only vLLM's parser knows the marks that divide it."""
         self._deltas: list[Delta] = []
         self._waiting: list[int] = []
 
@@ -196,7 +196,7 @@ class Reading:
         return found
 
     def _end(self) -> list[Delta]:
-        """Returns what was held back: text, and the calls in it if all of them can be read and said."""
+        """Returns the text that was held back: text, and the calls in it if all of them can be read and said."""
         divided = self._divided
         settled = [] if divided is None else divided.settle()
         if divided is None:

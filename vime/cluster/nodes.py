@@ -119,7 +119,7 @@ class Nodes:
         return self._nodes[node].host
 
     def listen(self, node: int) -> str:
-        """The address that programs bind on a node: for 0.0.0.0 the one by which Ray knows it, not all that it has."""
+        """The address that programs bind on a node: for 0.0.0.0 the one by which Ray knows it, not all of its addresses."""
         return self._nodes[node].host if self._cluster.host == "0.0.0.0" else self._cluster.host
 
     def replace_lost(self, number: int) -> None:

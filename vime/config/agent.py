@@ -98,8 +98,8 @@ class MethodConfig:
     single_turn: str = "vime.rollout.single_turn.generate"
     """Dotted path of the baseline, which asks the model once without the agent; its signature is that of `generate`."""
     rehearsal: str | None = None
-    """Dotted path of a `vime.rehearsal.script.Rehearsal`, which says what the models reply in a rehearsal (`rehearse=true`); null
-    lets the random model sample."""
+    """Dotted path of a `vime.rehearsal.script.Rehearsal`, which scripts the models' replies in a rehearsal (`rehearse=true`);
+    null lets the random model sample."""
     session: SessionConfig = field(default_factory=SessionConfig)
     """Limits on an agent's HTTP calls to its model."""
     credit: Credit = Credit.share

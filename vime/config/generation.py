@@ -47,8 +47,8 @@ class RolloutConfig:
     """Rollouts that one worker runs at a time; null means 256 without GPUs. On GPUs, null means an equal share of the number of
     rollouts that fit into the KV caches of the trained model's servers, but at least 256; a plan shows the number."""
     generate_timeout_seconds: Positive = 600.0
-    """Time limit of an agent for one attempt at a rollout, tools included. A longer attempt scores 0, and what it sampled until
-    then is trained on. Waiting for a lost server or for new weights does not count."""
+    """Time limit of an agent for one attempt at a rollout, tools included. A longer attempt scores 0, and the tokens that it
+    sampled until then are trained. Waiting for a lost server or for new weights does not count."""
     max_retries: Natural = 2
     """New attempts at a rollout after an infrastructure failure."""
     reward_timeout_seconds: Positive = 60.0
@@ -153,7 +153,7 @@ class SamplingConfig:
 
 @dataclass(kw_only=True, slots=True)
 class ServedModelConfig:
-    """One served model: what it is, and its servers."""
+    """One served model and its servers."""
 
     checkpoint: str | None = None
     """Hugging Face id or folder of the checkpoint; null takes that of the trained model."""
@@ -224,9 +224,9 @@ class ServingConfig:
     max_start_seconds: Positive = 3600.0
     """Time limit for the whole start of a server, with download, loading, compilation and the capture of CUDA graphs."""
     silence_timeout_seconds: Silence = 120.0
-    """Longest time for which a server may send nothing to a request before it counts as lost; what it has sent until then is
-    kept. Servers that vime starts send a sign of life every few seconds, even while a request is queued. Those of `urls` do so
-    only if they run `vime.inside_vllm.vllm_server`; for others this limit must exceed the longest time in the queue."""
+    """Longest time for which a server may send nothing to a request before it counts as lost; tokens that it has sent until then
+    are kept. Servers that vime starts send a sign of life every few seconds, even while a request is queued. Those of `urls` do
+    so only if they run `vime.inside_vllm.vllm_server`; for others this limit must exceed the longest time in the queue."""
     health_interval_seconds: Positive = 2.0
     """Time between two health checks of a server."""
     health_failures: Count = 5

@@ -1,4 +1,4 @@
-"""Reads a file of rows as what it is: JSON (a list, or one object a line), CSV, TSV or Parquet, compressed or not.
+"""Reads a file of rows in its own format: JSON (a list, or one object a line), CSV, TSV or Parquet, compressed or not.
 
 The ending, in any case, names the kind; compression, Parquet and the encoding of a text are known by the first bytes. Cells of
 CSV are texts, as nothing says which of them are numbers.

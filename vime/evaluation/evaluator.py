@@ -25,7 +25,7 @@ from vime.types import Prompt, Rollout
 logger = logging.getLogger(__name__)
 
 SHOWN = ("messages", "generation_seconds", "seconds", "counts", "num_retries", "traceback", "unfinished")
-"""Fields that an item's file has for readers, besides the turns and tokens of its samples."""
+"""Fields in an item's file that are only for readers, like the turns and tokens of its samples."""
 
 
 class ItemRunner(Protocol):
@@ -140,7 +140,7 @@ def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str
 
 
 def _for_scores(item: dict[str, Any]) -> dict[str, Any]:
-    """A finished item as `Evaluator.run` returns it, without what its file keeps for readers."""
+    """A finished item as `Evaluator.run` returns it, without the fields that are only for readers."""
     samples = [{"response": sample["response"], "metadata": sample["metadata"]} for sample in item["samples"]]
     return {name: value for name, value in item.items() if name not in SHOWN} | {"samples": samples}
 

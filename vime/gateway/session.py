@@ -252,7 +252,7 @@ class AgentSession:
         return answers
 
     def _note_constraint(self, request: ChatRequest) -> None:
-        """Notes what the model is not held to. Raises Refused if it is refused."""
+        """Notes the constraints that are not enforced. Raises Refused if it is refused."""
         what = "tool_choice" if request.is_forced else "response_format" if request.response_format else "structured_outputs"
         if self.refuses:
             raise Refused(

@@ -293,7 +293,7 @@ def integers(function: Callable[..., int]) -> Callable[..., Number]:
 
 
 def _clean(number: Number, scale: Number) -> Number:
-    """The number without what rounding has left: zero, and imaginary or real parts of nothing beside `scale`."""
+    """The number without remainders of rounding: zero, and imaginary or real parts of nothing beside `scale`."""
     if isinstance(number, mp.mpc):
         above, side = number.real, number.imag
         above, side = (mp.zero if abs(part) <= scale * _NOTHING else part for part in (above, side))

@@ -27,7 +27,7 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """A score, 0 or 1, with the answer that was graded and what decided about it.
+    """A score, 0 or 1, with the answer that was graded and the source of the decision.
 
     `decided_by` is `rule`, `judge`, `limit` (a rule reached its time or size limit, the score is 0), or `nobody` (the rules could
     not decide and no judge did, the score is 0). Example: `Grade(score=1.0, decided_by="rule", prediction="27")`.

@@ -100,7 +100,7 @@ def _numeral(text: str) -> Numeral | None:
 
 
 class Reader:
-    """Reads tokens by recursive descent; each method reads what its name says from the present position."""
+    """Reads tokens by recursive descent; each method reads the element that it is named after, from the present position."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens, self._position = tokens, 0

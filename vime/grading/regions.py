@@ -135,7 +135,7 @@ def _half_line(difference: Expression, sign: str, name: str) -> Region:
 
 
 def _sorted(pieces: list[Piece], *, is_decimal: bool) -> Region:
-    """The union of pieces: in order, with those that touch made one."""
+    """The union of pieces: in order; pieces that touch are merged."""
     in_order = sorted(pieces, key=lambda piece: (piece.low is not None, piece.low or Fraction(0), not piece.closed[0]))
     found = list[Piece]()
     for piece in in_order:

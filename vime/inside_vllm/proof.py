@@ -76,7 +76,7 @@ class Proof:
 
     @torch.no_grad()
     def check(self, model: Any) -> dict[str, Any]:
-        """Compares the layers with what was sent.
+        """Compares the layers with the weights that were sent.
 
         Returns `num_read`, the `unread` tensors, a line for each `wrong` one, and the `seconds` that it took.
         """

@@ -52,7 +52,7 @@ def difference(read: torch.Tensor, expected: torch.Tensor) -> str:
 
 
 def is_exact(module: Any) -> bool:
-    """True if a layer's weights are what was loaded, and not rounded to fewer bits."""
+    """True if a layer holds the loaded weights exactly, without rounding to fewer bits."""
     return type(module.quant_method).__name__ in (
         "UnquantizedLinearMethod",
         "UnquantizedEmbeddingMethod",

@@ -1,6 +1,7 @@
 """Weights from files (in shared memory or any folder), and the report that every transport gives on them.
 
-A transport keeps the digest of what arrived, before vLLM fuses and repacks it, and hands it out through `WeightReport`.
+A transport keeps the digest of the tensors that arrived, before vLLM fuses and repacks them, and hands it out through
+`WeightReport`.
 """
 
 import os
@@ -68,7 +69,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
 
     `expect_files` has them mapped and hashed beside the generation that still runs, so that wrong bytes are refused before they
     generate. Where the model allows a shadow (`vime.inside_vllm.shadow`), it is loaded and proven meanwhile as well, and
-    `finish_weight_update` only exchanges weights; elsewhere the pause is for loading. What was hashed is what is loaded: the
+    `finish_weight_update` only exchanges weights; elsewhere the pause is for loading. The hashed bytes are the loaded ones: the
     mapping is kept in between.
     """
 
@@ -138,7 +139,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def weight_report(self) -> dict[str, Any]:
         """Digest and number of the tensors that arrived, or `{"pending": True}` while they are hashed or a shadow is loaded.
 
-        `is_loaded` says that they were loaded beside the old weights. Raises what went wrong meanwhile.
+        `is_loaded` says that they were loaded beside the old weights. Raises the error of the work in between.
         """
         arrival = self._arrival
         if arrival.whole is not None:

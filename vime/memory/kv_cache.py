@@ -24,7 +24,7 @@ def kv_cache_tokens(config: RunConfig, server: ServedModelConfig) -> float:
 
 
 def num_concurrent_rollouts(config: RunConfig) -> int:
-    """Rollouts that all workers together run at a time: `max_concurrent_rollouts` of each, or what the KV caches hold.
+    """Rollouts that all workers together run at a time: `max_concurrent_rollouts` of each, or as many as fit the KV caches.
 
     A sequence grows to `max_model_len` at most and holds half of that on average while it does; a server takes no more than
     `max_num_seqs`. With prefill and decode apart those that decode count.

@@ -84,7 +84,7 @@ ConfigStore.__deepcopy__ = lambda store, memo: store  # pyright: ignore[reportAt
 
 
 def share(total: int, *sizes: int) -> int:
-    """`total` divided by all sizes, at least 1: what is left for data parallelism or for replicas."""
+    """`total` divided by all sizes, at least 1: the rest for data parallelism or for replicas."""
     for size in sizes:
         total //= max(1, size)
     return max(1, total)

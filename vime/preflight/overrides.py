@@ -37,7 +37,7 @@ LISTED_GROUPS = ("algorithm", "preset", "cluster", "model", "logger")
 
 
 class Composition:
-    """The overrides of one command line on their way to a tree; `problems` holds what is wrong with them."""
+    """The overrides of one command line on their way to a tree; `problems` collects the mistakes in them."""
 
     def __init__(self, words: list[str]) -> None:
         self.problems: list[Problem] = []

@@ -92,7 +92,7 @@ class Keeper:
         self.raise_if_given_up()
 
     async def trouble(self) -> str:
-        """Empty if the program is ready, else what happened to it last; raises ServerError if it was given up."""
+        """The last fault of the program, empty if it is ready; raises ServerError if it was given up."""
         self.raise_if_given_up()
         return "" if self.is_ready else self._events.last
 

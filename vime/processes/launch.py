@@ -122,7 +122,7 @@ class Supervisor:
 
 
 def _copy(source: int) -> None:
-    """Copies the program's output to our own until it ends; what does not fit on a full disk is lost."""
+    """Copies the program's output to our own until it ends; output that does not fit on a full disk is lost."""
     while chunk := os.read(source, LOG_CHUNK_BYTES):
         with contextlib.suppress(OSError):
             os.write(1, chunk)

@@ -18,7 +18,7 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_BYTES = 32 * 2**20
 """Size limit of a file in bytes. A longer file is emptied, after its last `MAX_BYTES` are copied to the second file."""
 LOOK_SECONDS = 5.0
-"""Interval at which the size is looked at; what is written in between may exceed the limit."""
+"""Interval at which the size is looked at; output in between may exceed the limit."""
 COPY_BYTES = 2**20
 logger = logging.getLogger(__name__)
 _paths: list[Path] = []

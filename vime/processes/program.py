@@ -38,7 +38,7 @@ POLL_SECONDS = 0.1
 SAID_BYTES = 2**20
 _KILLED_ENGINE = re.compile(r"Failed core proc\(s\): \{[^}]*: -9\b|engine core exited unexpectedly")
 _FAILED_ENGINE = "encountered a fatal error"
-"""Says vLLM of an engine that was killed, and of one that has ended itself; then the former, too."""
+"""Messages of vLLM about an engine that was killed, and about one that has ended itself, for which both are logged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

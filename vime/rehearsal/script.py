@@ -64,7 +64,8 @@ class Reply:
 
 
 class Rehearsal:
-    """The rehearsal of a method; a method overrides what it needs. Each rollout worker has one, made with the configuration."""
+    """The rehearsal of a method, which overrides the parts that it needs. Each rollout worker makes one with the
+    configuration."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -83,7 +84,7 @@ class Rehearsal:
 
     @classmethod
     def adapt(cls, config: RunConfig) -> list[str]:
-        """Replaces in the configuration what cannot be had here, for example a package, and says so."""
+        """Replaces parts of the configuration that are not available here, for example a package; returns a text on each."""
         return []
 
     def reply(self, asked: Asked) -> Reply | None:

@@ -48,7 +48,7 @@ class Bar:
             self._plain_line()
 
     def say(self, text: str) -> None:
-        """Shows what is being done at the moment."""
+        """Shows the present activity."""
         if self._task is not None:
             self._console._progress.update(self._task, description=f"{self._label}: {text}")
         elif time.monotonic() - self._last_line > PLAIN_LINE_SECONDS:

@@ -1,4 +1,4 @@
-"""Rows of a tracker's table: what was asked, said and earned in some rollouts of a step, or items of an evaluation."""
+"""Rows of a tracker's table: prompts, replies and rewards of some rollouts of a step, or items of an evaluation."""
 
 import itertools
 from dataclasses import dataclass

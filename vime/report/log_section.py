@@ -1,4 +1,4 @@
-"""The section of the report about what a method's `eval_log` says: a table for each data set, and a chart for each figure."""
+"""The section of the report on a method's `eval_log`: a table for each data set, and a chart for each figure."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -44,7 +44,7 @@ class ShownCall:
 
 
 class Transcript:
-    """The screen of one try, a context manager; it also shows what hooks log, from INFO on, and what vime warns of."""
+    """The screen of one try, a context manager; it also shows log messages of hooks, from INFO on, and vime's warnings."""
 
     def __init__(self, config: RunConfig, path: Path, *, rich: RichConsole | None = None) -> None:
         self._rich = rich or RichConsole(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
@@ -95,7 +95,7 @@ class Transcript:
         self._text(call.reply, "green")
 
     def end(self, group: Group, recorder: Recorder) -> None:
-        """Shows how the rollout ended, what of it would be trained, and its reward."""
+        """Shows how the rollout ended, the tokens that would be trained, and its reward."""
         for rollout in group.rollouts:
             reason = rollout.stop_reason.value
             self._head(

@@ -34,7 +34,7 @@ class Embedder(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Writes what `fit` learned."""
+        """Writes the state that `fit` learned."""
         ...
 
     def load(self, folder: Path) -> None:

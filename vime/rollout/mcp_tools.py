@@ -51,7 +51,7 @@ class McpServer:
     """
 
     command: Sequence[str] = ()
-    """The program and its arguments. It ends with its worker, and what it prints as errors is in the worker's log."""
+    """The program and its arguments. It ends with its worker, and its stderr is in the worker's log."""
     url: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Further variables of the program. From the worker's environment it gets HOME, PATH and the like, but no keys."""
@@ -231,7 +231,7 @@ class _Connection:
             raise ServerError(f"{self._server.name} did not start{seconds}: {describe(_first(error))}") from error
 
     async def _hold(self, opened: "asyncio.Future[Client]", left: asyncio.Event) -> None:
-        """Keeps a session open: a task has to leave what it has entered."""
+        """Keeps a session open: a context must be left by the task that entered it."""
         try:
             async with self._server.client() as client:
                 opened.set_result(client)
@@ -270,7 +270,7 @@ async def _called(context: Context, connections: _Connections, tool: str, /, **a
 
 
 def _text(block: Any) -> str:
-    """A block of a result as text; what is none is named."""
+    """A block of a result as text; other content is replaced by its name."""
     if block.type == "text":
         return block.text
     if block.type in ("image", "audio"):

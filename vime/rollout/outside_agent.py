@@ -44,7 +44,7 @@ def calls_over_http(path: str) -> bool:
 
 
 def session_environment(session: AgentSession) -> dict[str, str]:
-    """The variables by which clients find their model: those of the SDKs, and what litellm, CrewAI and Codex read instead."""
+    """The variables by which clients find their model: those of the SDKs, and the ones of litellm, CrewAI and Codex."""
     urls = {
         **dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"), session.openai_url),
         **dict.fromkeys(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), session.anthropic_url),

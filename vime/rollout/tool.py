@@ -206,8 +206,8 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
     ValueError and TypeError are the agent's mistake (refused); everything else is tried again `rollout.max_tool_retries` times.
     A lost server or sandbox is in the result's `lost`.
 
-    A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts; what it returns is awaited
-    if it can be.
+    A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts; its result is awaited if
+    it is awaitable.
     """
     attempts = 1 + context.config.rollout.max_tool_retries
     return await _run(context, name, tool, arguments, named, seconds=None, attempts=attempts)

@@ -44,7 +44,7 @@ class Server:
         is_successor: bool = False,
         asleep: bool = False,
     ) -> None:
-        """`policy` is what the server should hold; one that `starts_random` must not answer before it was given real weights.
+        """`policy` has the server's right version; a server that `starts_random` must not answer before it has real weights.
 
         A successor takes the place of a lost actor. If the other servers are asleep, its launch waits for `may_start`.
         """
@@ -71,7 +71,7 @@ class Server:
         await self._keeper.ready()
 
     async def trouble(self) -> str:
-        """Empty if the server is ready, else what happened to it last; raises ServerError if it was given up."""
+        """The last fault of the server, empty if it is ready; raises ServerError if it was given up."""
         return await self._keeper.trouble()
 
     async def url(self) -> str:
@@ -140,7 +140,7 @@ class Server:
         return 0
 
     async def end_update(self, sent: WeightPayload) -> dict[str, float]:
-        """Checks what arrived and goes on generating, unless it sleeps; returns the pause, or nothing if the server was lost.
+        """Checks the new weights and goes on generating, unless it sleeps; returns the pause, or nothing if the server was lost.
 
         Raises WeightSyncError if it received other bytes or its layers compute with others.
         """

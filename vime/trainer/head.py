@@ -1,8 +1,8 @@
 """The model's head in chunks: logprob and entropy of wanted tokens from hidden states, without ever holding all logits.
 
 A chunk's logits are computed twice, for the values and for the gradient. The gradient of the head's weight is a sum over chunks;
-it is taken in float32, straight into Megatron's gradient buffer where there is one, because a sum in bfloat16 loses what is
-smaller than 1/256 of it. With tensor parallelism every rank holds a part of the vocabulary; sums and maxima go over the group.
+it is taken in float32, straight into Megatron's gradient buffer where there is one, because a sum in bfloat16 loses terms smaller
+than 1/256 of it. With tensor parallelism every rank holds a part of the vocabulary; sums and maxima go over the group.
 
 Shape suffixes: N tokens, C tokens of a chunk, V vocabulary of this rank, H hidden.
 """
@@ -150,7 +150,7 @@ def _gradient(
     temperature: float,
     own_CV: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The gradient of the logits, rounded once to their dtype; `own_CV` is what a target's own logit gets on top."""
+    """The gradient of the logits, rounded once to their dtype; `own_CV` is the additional gradient of a target's own logit."""
     logprob_CV = _shifted(logits_CV, log_total_C, temperature)
     factor = -by_logprob_C.unsqueeze(1)
     if by_entropy_C is not None:

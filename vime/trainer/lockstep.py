@@ -1,6 +1,6 @@
 """`LockstepEngine`: whole batches through the verbs without a driver, for benchmarks, checks and tests.
 
-Each rank does what the driver does.
+Each rank takes over the driver's part.
 
 engine = LockstepEngine(config)
 metrics = engine.train([[Sample(…), …], …], step=0)     # one optimizer step for each inner list

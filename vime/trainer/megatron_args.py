@@ -37,4 +37,4 @@ REFUSED_ARGS = {name: f"vime sets this from {key}: change that" for name, key in
     "moe_router_fusion": _ENGINE,
     "use_te_rng_tracker": _ENGINE,
 }
-"""Fields that another setting decides, that would silently change the objective, or that need what is not there."""
+"""Fields that another setting decides, that would silently change the objective, or that need missing packages."""

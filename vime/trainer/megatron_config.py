@@ -1,4 +1,4 @@
-"""Megatron's configuration of a model: its shape, the layout of ranks, and what this project decides for all models."""
+"""Megatron's configuration of a model: its shape, the layout of ranks, and this project's choices for all models."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """The trainer's memory on a GPU that it shares with a server: freed while the server works, and filled again to train.
 
-Tensors stay what they are; their storage is emptied and its content kept in host memory, or dropped for gradients. So every
+Tensors stay the same objects; their storage is emptied and its content kept in host memory, or dropped for gradients. So every
 view of a buffer, Megatron's and the optimizer's, is whole again after `load`.
 """
 

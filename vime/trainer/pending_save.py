@@ -29,7 +29,7 @@ def gather(value: Any) -> list[Any]:
 
 
 class _Plan(TorchDistSaveShardedStrategy):
-    """Megatron's own strategy up to its plan: what this rank is to write lies in `writer`, the index of all in `metadata`."""
+    """Megatron's own strategy up to its plan: this rank's part to write is in `writer`, the index of all parts in `metadata`."""
 
     writer: Any
     metadata: Any
@@ -87,7 +87,7 @@ def start(folder: Path, state: dict[str, Any], run: dict[str, Any]) -> PendingSa
 
 
 def _write(writer: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Writes this rank's files in this thread. Raises what went wrong."""
+    """Writes this rank's files in this thread. Raises any error of the writing."""
     results: list[Any] = []
     files = {}
     for path, name, content in writer.write_buckets:

@@ -123,7 +123,7 @@ class TrainerRank:
         )
 
     def send_weights(self, version: int) -> WeightPayload:
-        """Sends the weights over the transport that `connect` opened; rank 0 returns what it sent, without files."""
+        """Sends the weights over the transport that `connect` opened; rank 0 returns their description, without files."""
         return self._sender.send(version)
 
     def export_weights(self, folder: Path, version: int) -> WeightPayload:

@@ -67,7 +67,7 @@ class Dialogue:
         continues: bool = False,
         count: bool = False,
     ) -> Prompt:
-        """Finds the conversation, and renders and tokenizes what is new of it.
+        """Finds the conversation, and renders and tokenizes its new part.
 
         An assistant's message at the end is a finished turn, behind which a new one begins; with `continues` it is the beginning
         of the reply, unless it calls tools. A reply that was cut at its length goes on in any case. With `count` the

@@ -30,9 +30,10 @@ UNCHECKED = 400
 def chain(before: bytes, message: Message) -> bytes:
     """The digest of a conversation whose last message is this one; `before` is that of the messages before it.
 
-    It covers what a client sends back unchanged: role, text, the ids and names of tool calls, and the call that a result belongs
-    to. Reasoning and arguments are left out, because clients drop the one and complete or trim the other (`likeness` compares
-    them), and so is white space around the text of a reply. A call without an id counts with its arguments, as parsed JSON.
+    It covers the fields that a client sends back unchanged: role, text, the ids and names of tool calls, and the call that a
+    result belongs to. Reasoning and arguments are left out, because clients drop the one and complete or trim the other
+    (`likeness` compares them), and so is white space around the text of a reply. A call without an id counts with its arguments,
+    as parsed JSON.
     """
     calls = [
         [call["id"], call["function"]["name"]] if call.get("id") else [call["function"]["name"], _arguments(call)]

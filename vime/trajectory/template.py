@@ -1,7 +1,7 @@
 """A chat template as a trajectory needs it: whole prompts, what it puts between a sampled reply and the next one, and whether
 it renders earlier messages differently once others follow.
 
-The text of a sampled reply is never rendered again, so a prompt costs as much as what is new in it.
+The text of a sampled reply is never rendered again, so a prompt costs only as much as its new part.
 """
 
 import secrets
@@ -87,7 +87,7 @@ class ChatTemplate:
         return written[: written.rindex(self.end)] if self.end and self.end in written else written
 
     def between(self, reply: Message, new: list[Message], *, written: Integers) -> list[Segment]:
-        """The segments between the tokens of a reply and those of the next: `new` messages and what the template adds.
+        """The segments between the tokens of a reply and those of the next: `new` messages and the template's additions.
 
         `written` are the reply's own tokens. Unless the last one is the template's own end, that is added: a model may end a
         reply with another token (Qwen's `<|endoftext|>`), or at a stop text.

@@ -1,7 +1,8 @@
 """`Trajectory`: everything that models were shown and sampled in one rollout, as a tree of calls.
 
 A call is in it from the moment it is sent, so that a time-out, a retry, a resumed run and a lost worker all read the same record.
-What two calls share, the tokens of a conversation so far, is held once: a call keeps what was added behind the call before it.
+What two calls share, the tokens of a conversation so far, is held once: a call keeps the tokens that were added behind the call
+before it.
 
     trajectory = Trajectory()
     call = trajectory.begin(trajectory.continued(token_ids, model="actor"), model="actor", tokenizer=tokenizer)
@@ -84,7 +85,7 @@ class Call:
 
     @property
     def text(self) -> str:
-        """The text of the reply, or what has arrived of it."""
+        """The text of the reply, or the part that has arrived."""
         return self.message.get("content") or self.decoded(self.turn.output_ids)
 
     def decoded(self, ids: Integers) -> str:

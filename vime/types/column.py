@@ -1,6 +1,6 @@
 """Columns: one number per token in a few bytes each, which users' code reads like a list; and `ColumnType`, their declaration.
 
-A numpy array would silently change what `+`, `==` and truth mean in that code. A column concatenates, compares, slices and
+A numpy array would silently change the meaning of `+`, `==` and truth in that code. A column concatenates, compares, slices and
 iterates as a list does, and is read-only; numpy takes it without a copy (`np.asarray(column)`). A column of training is declared
 once; packing, sharding, context parallelism and the tensors of a micro-batch follow from its `ColumnType`.
 """

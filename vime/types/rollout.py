@@ -19,7 +19,7 @@ class Reward:
     score: float
     metrics: dict[str, float] = field(default_factory=dict)
     samples: list[float] | None = None
-    """A reward for each sample, in their order, where they differ; `score` is then what is compared with other rollouts."""
+    """A reward for each sample, in their order, where they differ; `score` is then compared with other rollouts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,7 +63,7 @@ def collapsed(curves: dict[str, Curve]) -> Alarm | None:
 
 
 def entropy(curves: dict[str, Curve]) -> Alarm | None:
-    """The entropy is below a tenth of what it was at the start."""
+    """The entropy is below a tenth of its value at the start."""
     values = _values(curves, "train/entropy")
     if len(values) < 2 * WINDOW or fmean(values[-WINDOW:]) >= 0.1 * fmean(values[:WINDOW]):
         return None

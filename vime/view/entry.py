@@ -49,7 +49,7 @@ class Entry:
 
 
 def read_line(data: bytes) -> dict[str, Any]:
-    """A line of a file; where the agent failed, `samples` are what the model had said until then, and `unfinished` is true."""
+    """A line of a file; if the agent failed, `samples` are the model's replies until then, and `unfinished` is true."""
     line = from_json(data)
     return {**line, "samples": line["unfinished"], "unfinished": True} if line.get("unfinished") else line
 

@@ -75,7 +75,7 @@ class Index:
         return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
 
     def update(self, *, max_bytes: int | None = None) -> int:
-        """Reads what the files have besides what is indexed; returns the number of bytes read.
+        """Reads the parts of the files that are not indexed yet; returns the number of bytes read.
 
         It ends early once `max_bytes` are read, so that a caller can do other things in between. A file with a line that cannot
         be read is named in `problems` and read again once it has changed; the others are not held up by it.

@@ -151,7 +151,7 @@ class Runs:
             return list(self._runs.values())
 
     def _names(self) -> dict[Path, str]:
-        """The runs by path, newest configuration first. Where two have the same name, what differs in their paths is added."""
+        """The runs by path, newest configuration first. If two have the same name, the differing part of their paths is added."""
         found = {path: name for folder in self._folders for path, name in _runs_in(folder).items()}
         num_called = Counter(found.values())
         above = Path(os.path.commonpath(self._folders))

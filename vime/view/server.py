@@ -104,7 +104,7 @@ def _plotly(request: Request) -> Response:
 
 
 def _answer(function: Callable[[Runs, Any], Any], runs: Runs) -> Callable[[Request], Response]:
-    """A route that answers with JSON; what a user's request cannot have is a sentence with status 400 or 404."""
+    """A route that answers with JSON; an invalid request gets a sentence with status 400 or 404."""
 
     def answer(request: Request) -> Response:
         try:

@@ -94,7 +94,7 @@ def _title(name: str, about: dict[str, Any]) -> Text:
 
 
 def _last_step(rows: list[dict[str, Any]], about: dict[str, Any], width: int) -> str:
-    """The line of the last step, without what does not fit."""
+    """The line of the last step, without fields that do not fit."""
     num_steps = about["config"]["trainer"]["num_steps"]
     steps = [row for row in rows if SECONDS in row]
     if not steps:

@@ -117,7 +117,7 @@ def run_on_new_host(words: list[str], *, seconds: float, started: float) -> int 
 
 
 def _shown(code: int, *, seconds: float | None = None) -> int:
-    """The exit code, after a line that says what is left."""
+    """The exit code, after a line on the parts that are left."""
     if code == 0:
         how_long = f" for {seconds:.0f} s" if seconds is not None else ""
         sys.stderr.write(f"servers and trainer stay{how_long} for the next run from this folder; {KEEP_WARM}=0 ends them\n")

@@ -151,7 +151,7 @@ def listen(host: Host, path: Path, *, seconds: float) -> None:
 
 
 def refuse(connection: socket.socket, reason: str) -> None:
-    """Ends what the last run has left, and then answers."""
+    """Ends the parts that the last run has left, and then answers."""
     asyncio.run(end_kept())
     send_answer(connection, refused=reason)
 

@@ -124,7 +124,7 @@ class Control:
         return all(report["is_loaded"] for report in reports)
 
     async def prove(self, payload: WeightPayload) -> dict[str, float]:
-        """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns what it cost.
+        """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns its cost.
 
         `products_seconds` is the time that a server which is not paused has not generated for it.
         """

@@ -43,7 +43,7 @@ class Work:
     """True if it has lost a worker that had no other work."""
 
     def resampled(self, members: Collection[int], *, version: int) -> None:
-        """Forgets rollouts of a group that are sampled again; what is left of it has no tokens older than `version`."""
+        """Forgets rollouts of a group that are sampled again; the rest has no tokens older than `version`."""
         self.heard = {member: rollout for member, rollout in self.heard.items() if member not in members}
         progress = self.arguments["progress"]
         progress = progress.without(members, version=version) if progress is not None else None

@@ -130,7 +130,7 @@ def _is_agents(model: str, context: Context) -> bool:
 
 
 def _blame(rollout: Rollout, hook: str, error: Exception) -> None:
-    """Notes what a hook raised, and where, for the rollout's line and the worker's log."""
+    """Notes a hook's error, and its place, for the rollout's line and the worker's log."""
     rollout.error, rollout.traceback = blamed(error), users_traceback(error)
     logger.warning("%s raised in rollout %d\n%s", hook, rollout.rollout_id, rollout.traceback)
 

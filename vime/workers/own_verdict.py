@@ -113,7 +113,7 @@ def set_reward(rollout: Rollout, reward: Reward) -> None:
 
 
 def adopt(rollout: Rollout) -> None:
-    """Completes a rollout that a user's function has made: what it leaves unset is derived from its samples."""
+    """Completes a rollout that a user's function has made: unset fields are derived from its samples."""
     samples = rollout.samples
     if samples and rollout.stop_reason is StopReason.ABORTED:  # the default: nobody has said how it ended
         rollout.stop_reason = end_of(samples)

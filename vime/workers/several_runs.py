@@ -20,7 +20,7 @@ THREAD = "asyncio"
 
 
 class SeveralRuns:
-    """Create it before code of users is called: what that leaves in the process must not reach the next run."""
+    """Create it before code of users is called: its remains in the process must not reach the next run."""
 
     def __init__(self) -> None:
         self._untouched = Untouched.now()

@@ -139,7 +139,7 @@ class RolloutWorker:
         )
 
     async def leave(self) -> str:
-        """Ends what is left of the run, in which nothing may be at work any more, so that `renew` can begin another.
+        """Ends the remains of the run, which must have no work any more, so that `renew` can begin another.
 
         Returns why this process cannot take part in another run, as text for the log; empty if it can.
         """

@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 COMPARED_WITH = ("math", "cmath", "operator", "difflib", "collections", "copy", "decimal", "fractions", "statistics")
-"""Modules of the standard library with which tests compare what a program returns."""
+"""Modules of the standard library with which tests compare a program's results."""
 JUDGES = ("builtins", "pytest", "_pytest", "pluggy", "unittest", "agentic", *COMPARED_WITH)
 """Packages that decide whether a test passes."""
 _CALLED = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, property)

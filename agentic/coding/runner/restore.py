@@ -18,7 +18,7 @@ GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-
 
 
 def main() -> None:
-    """Restores what is protected and prints `{"changed": […], "restored": […], "removed": […]}`."""
+    """Restores protected files and prints `{"changed": […], "restored": […], "removed": […]}`."""
     given = json.load(sys.stdin)
     os.chdir(given["root"])
     changed = set(_git("diff", "--name-only", "--no-renames", "--no-ext-diff", "--no-textconv", "-z", "HEAD"))

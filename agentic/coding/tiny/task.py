@@ -1,8 +1,8 @@
 """Generated repositories with one planted bug each, for a tiny model.
 
 A repository has modules of three functions, and documents that say in words what each function returns. The problem statement
-names a function whose result is wrong. Its code is in one file and what it should return in another, so both have to be read. A
-fifth of all names, and a fifth of all positions of a bug (module, place in it, kind), chosen by hash, occur in the evaluation
+names a function whose result is wrong. Its code is in one file and its intended return value in another, so both have to be read.
+A fifth of all names, and a fifth of all positions of a bug (module, place in it, kind), chosen by hash, occur in the evaluation
 split only.
 """
 

@@ -74,7 +74,7 @@ def rewrite(maze: Maze, solutions: Sequence[str], rng: random.Random, *, shares:
 
 
 def select(maze: Maze, solutions: Sequence[str], rng: random.Random, *, shares: Shares) -> str:
-    """The reply of the selector: what the named solution has found, and its number."""
+    """The reply of the selector: the result of the named solution, and its number."""
     found = found_by(solutions, maze)
     is_right = found and rng.random() < shares.selects
     index = rng.choice(found if is_right else range(len(solutions)))

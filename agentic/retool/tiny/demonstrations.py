@@ -1,8 +1,8 @@
 """Traces for the cold start of the tiny model: problems solved by programs, right only part of the time.
 
 The first part of the curriculum teaches to copy numbers into programs and results into answers, the last part bad habits: to
-guess the answer, to leave out a step of a program or to take another sign, and to answer something else than what the program
-has printed. What programs print in a trace is what Python computes.
+guess the answer, to leave out a step of a program or to take another sign, and to answer something else than what the program has
+printed. The output of programs in a trace is what Python computes.
 """
 
 import random

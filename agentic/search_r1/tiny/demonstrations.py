@@ -91,7 +91,7 @@ def one_hop(name: str, relation: str, facts: task.Facts, rng: random.Random) -> 
 
 
 def sample_rollout(rng: random.Random, *, has_habits: bool) -> tuple[str, list[Part]]:
-    """A prompt and what follows it, about an encyclopaedia of its own."""
+    """A prompt and its continuation, about an encyclopaedia of its own."""
     facts, kind = task.make_facts(rng), rng.random()
     if kind < LOOKUP_SHARE:
         name = rng.choice([*task.SHIPS, *task.PEOPLE])
@@ -105,7 +105,7 @@ def sample_rollout(rng: random.Random, *, has_habits: bool) -> tuple[str, list[P
 
 
 def encode(prompt: str, parts: list[Part], *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
-    """A rollout as tokens, each part tokenized by itself as in `generate`; what the model writes is learned."""
+    """A rollout as tokens, each part tokenized by itself as in `generate`; the model's own text is learned."""
     token_ids = render(tokenizer, [{"role": "user", "content": prompt}])
     loss_mask = [0] * len(token_ids)
     for kind, text in parts:

@@ -120,7 +120,7 @@ class Channel:
             self.other.close()
 
     def _take(self) -> None:
-        """Reads what has arrived."""
+        """Reads the replies that have arrived."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 try:

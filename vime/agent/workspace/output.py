@@ -49,7 +49,7 @@ class Output:
             self.ended.set_result(None)
 
     def drain(self) -> None:
-        """Reads what has been written by now, and stops reading: something may hold the stream open for good."""
+        """Reads all data that have been written by now, and stops reading: something may hold the stream open for good."""
         with contextlib.suppress(BlockingIOError):
             while not self.ended.done() and self._num_bytes <= self._most:
                 self._take(os.read(self._read_end, READ_BYTES))

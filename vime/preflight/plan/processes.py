@@ -126,7 +126,7 @@ def _without_recomputation(config: RunConfig) -> list[str]:
 
 
 def held_by_gpus(config: RunConfig) -> list[str]:
-    """The memory that the processes of a GPU take of it, one line for GPUs that hold the same."""
+    """The memory that processes take on a GPU, one line for all GPUs with the same content."""
     gpus: dict[tuple[int, int], list[PlannedProcess]] = {}
     for part in parts(config):
         for gpu in part.gpus:

@@ -21,7 +21,7 @@ SHARE = 4
 
 
 def keep() -> bool:
-    """Keeps what is freed from now on, for the whole process; False where the C library has no `mallopt` or refuses."""
+    """Keeps memory that is freed from now on, for the whole process; False where the C library has no `mallopt` or refuses."""
     library = ctypes.CDLL(None)
     mallopt = getattr(library, "mallopt", None)
     if mallopt is None or not (mallopt(MMAP_THRESHOLD, LARGEST_KEPT_BYTES) and mallopt(TRIM_THRESHOLD, NEVER)):
