@@ -31,7 +31,7 @@ def install(pinned: Pinned) -> None:
 
 
 def version_of(pinned: Pinned) -> str:
-    """What the program says of itself, in a home folder of its own."""
+    """The version that the program reports, in a home folder of its own."""
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "HOME": home, "CODEX_HOME": home, "CLAUDE_CONFIG_DIR": home}
         words = [str(pinned.program), "--version"]

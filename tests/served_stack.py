@@ -83,7 +83,7 @@ class ServedStack:
 
     @property
     def endpoint(self) -> Any:
-        """Where the model is served."""
+        """The endpoint of the model."""
         return self.serving.endpoints()["actor"]
 
     async def sync(self, payload: Any) -> dict[str, float]:

@@ -47,7 +47,7 @@ def modules(folder: Path) -> list[Path]:
 
 
 class Contents(NamedTuple):
-    """What the tests here want to know of a file, found in one walk, as several of them read all files."""
+    """Facts about a file for the tests here, found in one walk, as several of them read all files."""
 
     imports: set[str]
     """Dotted names of all that it imports, also inside functions; `from vime import x` counts as vime.x."""

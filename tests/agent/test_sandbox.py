@@ -39,7 +39,7 @@ QUICK = SandboxConfig(wall_seconds=1.5, cpu_seconds=30, memory_bytes=160 * MIB, 
 
 @pytest.fixture(scope="module", autouse=True)
 def works() -> None:
-    """These tests are about the sandbox, so it has to be there."""
+    """Fails without a sandbox, which these tests are about."""
     assert sandbox_problem() is None, sandbox_problem()
 
 

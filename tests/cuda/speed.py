@@ -280,7 +280,7 @@ def _bytes(tensors: list[Any]) -> float:
 
 
 def count_here(recipe: Recipe) -> dict[str, Any]:
-    """Work of a row and of an update, in this process; `PYTHONPATH` says of which tree."""
+    """Work of a row and of an update, in this process; `PYTHONPATH` chooses the tree."""
     from tests.cuda import room
     from tests.cuda.peaks import write_shape
 

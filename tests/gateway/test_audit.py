@@ -27,7 +27,7 @@ WORDS = ("red", "früh 😀", "<think>", "  ", "\n\n", "42", "{", "</tool_call>"
 
 
 def random_reply(rng: random.Random) -> str:
-    """What a model may write: reasoning or none, text, calls, and now and then a broken call."""
+    """A possible reply of a model: reasoning or none, text, calls, and now and then a broken call."""
     words = [rng.choice(WORDS) for _ in range(rng.randrange(4))]
     calls = [json.dumps({"name": "search", "arguments": {"query": rng.choice(WORDS)}}) for _ in range(rng.choice((0, 0, 1, 2)))]
     written = "".join(f"\n<tool_call>\n{call}\n</tool_call>" for call in calls)

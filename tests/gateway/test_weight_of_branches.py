@@ -1,4 +1,4 @@
-"""How much a rollout weighs in the loss does not depend on how many branches its agent made of it.
+"""The weight of a rollout in the loss does not depend on the number of branches that its agent made.
 
 An agent samples the same replies as one conversation, or as siblings, sub-agents and shortened histories; its sequences then have
 other numbers, and the weights that the algorithm gives to their tokens have the same sum.

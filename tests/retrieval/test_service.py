@@ -43,7 +43,7 @@ async def client(corpus_file: Path, tmp_path: Path) -> AsyncIterator[Any]:
 
 
 def address_of(client: Any) -> Address:
-    """Where a service under test is."""
+    """The address of a service under test."""
     return Address(url=str(client.make_url("/")).rstrip("/"))
 
 

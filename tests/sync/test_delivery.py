@@ -13,7 +13,7 @@ SENT = {"sync/num_servers": 1.0}
 
 
 class Turns:
-    """Who has the GPUs."""
+    """The owner of the GPUs."""
 
     def __init__(self, *, shared: bool) -> None:
         self.shared, self.happened = shared, []

@@ -1,4 +1,4 @@
-"""Who has the GPUs when: the order of events where trainer and servers share them, and none where they do not."""
+"""Turns on GPUs: the order of events where trainer and servers share them, and none where they do not."""
 
 from typing import Any
 

@@ -76,7 +76,7 @@ class Played:
         return prompt
 
     def rendered(self, messages: list[Message], tools: Any = None) -> list[int]:
-        """What a server of chat requests would make of a conversation."""
+        """The token ids that a server of chat requests would make of a conversation."""
         text = self.tokenizer.apply_chat_template(
             messages, tools=tools, tokenize=False, add_generation_prompt=True, **self.arguments
         )

@@ -52,7 +52,7 @@ class MemoryBox:
     commands: dict[str, str] = field(default_factory=dict)
 
     async def run(self, command: str, *, seconds: float) -> CommandResult:
-        """What is known of a command."""
+        """The scripted result of a command."""
         return CommandResult(exit_code=0, stdout=self.commands[command], stderr="", reason="finished", seconds=0.0)
 
     async def read(self, path: str) -> bytes:
