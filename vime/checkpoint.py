@@ -28,7 +28,7 @@ CHECKPOINTS = "checkpoints"
 DRIVER_FILE, DIGEST_FILE, BEST_FILE = "driver.json", "driver.blake2b", "best.json"
 POLL_SECONDS = 0.2
 SLOT_DEPTH = 3
-"""`driver.json` is written slot by slot of the buffer (`buffer`, `slots`, number), so that the event loop turns meanwhile."""
+"""`driver.json` is written one slot of the buffer at a time (`buffer`, `slots`, number), so as not to block the event loop."""
 ADVICE = "move this checkpoint away, and resume=true goes on from the one before"
 
 

@@ -98,7 +98,7 @@ def no_proxy(*hosts: str) -> dict[str, str]:
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy by which the environment wants an address of others to be reached; None for a direct way."""
+    """The proxy that the environment sets for a URL; None for a direct connection."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if host in LOCAL_HOSTS or proxy_bypass(host):
@@ -111,7 +111,7 @@ def proxy_of(url: str) -> str | None:
 def cache_folder(name: str) -> Path:
     """The folder in which `name` is kept for later runs: `$XDG_CACHE_HOME/vime/NAME`, by default below `~/.cache`.
 
-    Where nothing can be written there and it is not there already, in a folder for temporary files.
+    If it does not exist and cannot be written there, it is in a folder for temporary files.
     """
     base = _cache_base()
     usual = base / "vime" / name if base is not None else None

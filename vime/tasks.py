@@ -46,7 +46,7 @@ class Stoppable(Protocol):
 
 
 async def stop_within(part: Stoppable, *, seconds: float) -> None:
-    """Stops a part of the run; one that cannot be stopped in time is logged, and does not keep the others from being stopped."""
+    """Stops a part of the run; if it cannot be stopped in time, that is logged, and the other parts can still be stopped."""
     try:
         await asyncio.wait_for(part.stop(), seconds)
     except Exception:  # the boundary between the parts, at the end of a run

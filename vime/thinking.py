@@ -1,4 +1,4 @@
-"""The end of the thinking of a reply: one notion for all that reads an answer, a verdict or a call out of a reply."""
+"""The end of a reply's thinking: one definition for all code that reads an answer, a verdict or a call from a reply."""
 
 OPEN, CLOSE = "<think>", "</think>"
 

@@ -1,4 +1,4 @@
-"""Blocking work in a bounded number of threads: callers wait for a thread, and who gives up meanwhile leaves nothing."""
+"""Blocking work in a bounded number of threads: callers wait for a thread, and one cancelled while it waits leaves nothing."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Folders that are whole or not there: written beside their place, renamed into it, and tidied up after a crash."""
+"""Folders that appear only when complete: written beside their place, renamed into it, and tidied up after a crash."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The interface of a protocol: how it asks, how it answers, and how it says no."""
+"""The interface of a protocol: its requests, its answers and its refusals."""
 
 import uuid
 from collections.abc import Iterator

@@ -194,7 +194,7 @@ class Keeper:
         return fault
 
     async def _until_lost(self, health: Health) -> Fault:
-        """Whichever shows first: the process ends, its health check fails, `watch` finds a fault."""
+        """Waits for the first of these: the process ends, its health check fails, or `watch` finds a fault."""
         watches = [asyncio.create_task(health.until_lost())]
         if self._watch is not None:
             watches.append(asyncio.create_task(self._watch()))
@@ -212,7 +212,7 @@ class Keeper:
         self._settled.set()
 
     def _keeping_ended(self, keeping: "asyncio.Task[None]") -> None:
-        """A keeper that fails itself must not leave others waiting."""
+        """Gives the program up if the keeper itself failed, so that nothing waits for it forever."""
         if not keeping.cancelled() and (error := keeping.exception()) is not None:
             self._give_up(repr(error))
 

@@ -34,7 +34,7 @@ class ShownCall:
 
     model: str
     prompt: str
-    """The new part of the prompt, after the tokens of it that stood in the call before; with its control tokens."""
+    """The part of the prompt that is new since the previous call, with its control tokens."""
     reply: str
     turn: Turn
     num_prompt_tokens: int | None

@@ -13,7 +13,7 @@ from vime.data.files import COMPRESSIONS, ENCODINGS, HEAD_BYTES, PARQUET, why_no
 from vime.errors import ConfigError, Problem
 
 Progress = Callable[[str, int, int], None]
-"""`progress(phase, done, total)`: the current phase, and how many passages of how many are done."""
+"""`progress(phase, done, total)`: the current phase, the passages done in it, and their total number."""
 KEY = "retrieval.corpus"
 CHUNK_BYTES = 1 << 20
 

@@ -26,7 +26,7 @@ OUTPUT_CHARACTERS = 10_000
 """Characters of a program's output that the metadata keep, from its end."""
 ERROR_CHARACTERS = 2_000
 _threads = Threads("agents", num_threads=256)
-"""Threads of agents that block. They wait for servers, and asyncio's own threads are needed to find these again."""
+"""Threads of blocking agents. These wait for servers, and asyncio's own threads must stay free to find servers again."""
 
 
 def load_generate(path: str) -> Generate:

@@ -265,7 +265,7 @@ def _preloaded() -> str:
 
 
 def _whole(library: Path) -> str:
-    """A path of the library that the linker does not cut: it takes blanks and colons for ends, and knows no way to quote them."""
+    """A path of the library that the linker does not split; it splits at blanks and colons, which cannot be quoted."""
     if not set(str(library)) & set(" \t\n:"):
         return str(library)
     link = private_folder("libraries") / f"{hashlib.sha256(os.fsencode(library)).hexdigest()[:16]}-{library.name}"

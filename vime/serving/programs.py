@@ -55,7 +55,7 @@ class ServerProgram(KeptProgram):
         self.is_asleep = False
         """True if the trainer has the GPUs; an actor that replaces a lost one then waits before it launches the server."""
         self.counted: ServerMetrics | None = None
-        """The counters of a server that was taken over from an ended run, when it was."""
+        """The counters of a server that was taken over from an ended run, at that moment."""
 
     def take_over(self, spare: Spare) -> None:
         """Takes over the server of an ended run that was started in the same way, if there is one which still answers."""
@@ -73,7 +73,7 @@ class ServerProgram(KeptProgram):
         self.spec = replace(self.spec, port=kept.spec.port)
 
     def leave(self, spare: Spare) -> bool:
-        """Leaves the server to the next run; returns False if it is to be ended, as one on a port that the user chose."""
+        """Leaves the server to the next run; returns False if it must end, for example because the user chose its port."""
         if self.actor is None or self.lost or self.group.settings.port:
             return False
         return spare.put(SERVER, self._key(), self, end=self.stop)
@@ -98,7 +98,7 @@ class ServerProgram(KeptProgram):
         return {"policy": self._policy, "starts_random": self._starts_random, "asleep": self.is_asleep}
 
     def moved_spec(self) -> ProgramSpec:
-        """The server again: on its port if it is on the same machine, else on a free one."""
+        """The specification for a restart: on the same port if the machine is the same, otherwise on a free one."""
         node = self.place.node
         stays = self.nodes.host(node) == self.spec.address
         return self._plan(self.spec.port if stays else self.nodes.take_port(node, 0, self.spec.name))

@@ -1,6 +1,6 @@
 """`Silence`: ends a wait for a server that has sent nothing for too long.
 
-One timer watches a whole reply. A task and a timer for each piece that is waited for would take as long as to read the piece.
+One timer watches a whole reply. A task and a timer per piece would take as long as reading the piece.
 """
 
 import asyncio

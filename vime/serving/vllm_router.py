@@ -1,4 +1,4 @@
-"""Starts the vllm-router; a secret in the environment is asked of every request, and passed on to the servers.
+"""Starts the vllm-router; every request must carry the secret in the environment, which is passed on to the servers.
 
     python -m vime.serving.vllm_router --worker-urls … --port …        (arguments as for `vllm_router.launch_router`)
 

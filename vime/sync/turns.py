@@ -18,7 +18,7 @@ from vime.trainer.group import TrainerGroup
 
 
 class Turns:
-    """Keeps track of whose turn it is, and who may use the trainer: one at a time.
+    """Tracks whether trainer or servers have the GPUs, and allows one user of the trainer at a time.
 
     A run begins with the trainer's turn, servers asleep; `send` and then `to_servers` make it the servers'.
     """
@@ -56,7 +56,7 @@ class Turns:
     async def send(self, send: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
         """Has `send` bring the weights to the servers, which can generate afterwards; the trainer still has its weights.
 
-        Everything else of the trainer's has left before the servers take memory for theirs. Returns what `send` returns.
+        All other memory of the trainer is freed before the servers allocate theirs. Returns the result of `send`.
         """
         async with self._lock:
             if not self.shared:

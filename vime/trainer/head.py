@@ -88,7 +88,7 @@ class _ChunkedHead(torch.autograd.Function):
 
 
 def local_targets(target_N: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Place of each target in this rank's part of the vocabulary, and whether it is there; elsewhere the place is any."""
+    """Place of each target in this rank's part of the vocabulary, and whether it is there; if not, the place is arbitrary."""
     local_N = target_N - parallel_state.get_tensor_model_parallel_rank() * vocabulary
     is_local_N = (local_N >= 0) & (local_N < vocabulary)
     return local_N.clamp(0, vocabulary - 1), is_local_N
@@ -121,7 +121,7 @@ def _values(
 
 
 def _shifted(logits_CV: torch.Tensor, offset_C: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Logits over the temperature less a number of their row, in float32 and in memory of their own."""
+    """Logits divided by the temperature, minus one number per row, as a new float32 tensor."""
     logits_CV = logits_CV.float()
     return (logits_CV if temperature == 1.0 else logits_CV / temperature) - offset_C.unsqueeze(1)
 

@@ -105,7 +105,7 @@ def _write(writer: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _reason(error: BaseException) -> str:
-    """The cause of the failure; behind PyTorch's complaint about the place in a file, the operating system's error."""
+    """The cause of the failure: where PyTorch reports the position in a file, the operating system's error that led to it."""
     while error.__context__ is not None and not isinstance(error, OSError):
         error = error.__context__
     return repr(error)

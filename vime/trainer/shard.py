@@ -271,7 +271,7 @@ class PackedUpdate:
 
 
 def without_first(mask: np.ndarray, num_tokens: np.ndarray, num_response_tokens: np.ndarray) -> np.ndarray:
-    """The mask of sequences end to end without those tokens that are the first of their sequence: nothing predicts them."""
+    """The mask of sequences stored end to end, without the first token of any sequence, because nothing predicts it."""
     starts = np.cumsum(num_response_tokens) - num_response_tokens
     first = starts[(num_tokens == num_response_tokens) & (num_response_tokens > 0)]
     if not len(first):
@@ -282,6 +282,6 @@ def without_first(mask: np.ndarray, num_tokens: np.ndarray, num_response_tokens:
 
 
 def sums(flags: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Number of flags that are set in each of the parts, of these lengths, that follow each other."""
+    """Number of set flags in each of the consecutive parts that have these lengths."""
     ends = np.cumsum(counts)
     return np.array([np.count_nonzero(flags[end - size : end]) for end, size in zip(ends, counts)], np.int64)

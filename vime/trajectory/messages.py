@@ -65,7 +65,7 @@ def calls_of(message: Message) -> list[dict[str, Any]]:
 def read_json(text: str | bytes) -> Any:
     """A text as JSON, with U+FFFD for escaped halves of surrogate pairs.
 
-    Raises ValueError if it is none, or nested so deeply that a part of it could not be written again.
+    Raises ValueError for text that is not JSON, or is nested so deeply that it could not be written again as a part.
     """
     try:
         found = orjson.loads(text)

@@ -94,7 +94,7 @@ class Call:
 
     @property
     def says_something(self) -> bool:
-        """True once there is a token of it, or for a model whose tokens are not known a text or a tool call."""
+        """True once the reply has a token, or, for a model whose tokens are not known, a text or a tool call."""
         turn = self.turn
         unseen = turn.usage is not None and (turn.text or turn.tool_calls)
         return len(turn.output_ids) > 0 or bool(unseen)
@@ -189,7 +189,8 @@ class Trajectory:
         self._expect(kept)
 
     def continued(self, token_ids: Integers, *, model: str) -> Prompt:
-        """The prompt of plain token ids: behind the latest call of the model with whose prompt and reply they begin, if any."""
+        """The prompt of plain token ids, continuing the latest call of the model whose prompt and reply they begin with, if
+        any."""
         ids = Column(token_ids, np.int32)
         parent = next((call for call in reversed(self.calls) if call.model == model and call.begins(ids)), None)
         if parent is None:
@@ -201,7 +202,7 @@ class Trajectory:
     def begin(
         self, prompt: Prompt, *, model: str, tokenizer: Any = None, trained: bool = True, attempt: int | None = None
     ) -> Call:
-        """Adds a call that is being sent. One of an earlier `attempt`, which some task still makes, is not part of the record."""
+        """Adds a call that is being sent. A call that some task still makes for an earlier `attempt` is not recorded."""
         call = Call(prompt, model=model, tokenizer=tokenizer, trained=trained)
         if attempt is None or attempt == self.attempt:
             self.calls.append(call)

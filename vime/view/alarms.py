@@ -36,7 +36,7 @@ def alarms(curves: dict[str, Curve]) -> list[Alarm]:
 
 
 def flat(curves: dict[str, Curve]) -> Alarm | None:
-    """The reward of the last steps is where that of the first was, within its noise."""
+    """An alarm if the reward of the last steps equals that of the first steps within noise."""
     values = _values(curves, REWARD)
     if len(values) < MIN_STEPS:
         return None

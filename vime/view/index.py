@@ -140,7 +140,8 @@ class Index:
     def _drop(self, database: sqlite3.Connection, name: str) -> None:
         """Drops the entries of a file.
 
-        Their texts stay behind under ids that nothing uses again, and are found no more: results are joined with entries.
+        Their texts stay in the full-text index under ids that are never used again. No search finds them, because results are
+        joined with entries.
         """
         row = database.execute("SELECT id FROM files WHERE path = ?", (name,)).fetchone()
         if row is not None:

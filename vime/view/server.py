@@ -24,7 +24,7 @@ from vime.view.runs import Runs
 PAGES = Path(str(files("vime.view"))) / "pages"
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HOSTS = {"127.0.0.1", "localhost"}
-"""Names under which the server answers; another one would be a foreign page's that points here."""
+"""Names under which the server answers; any other name would be that of a foreign site whose name points here."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -34,7 +34,7 @@ class WordSums:
         self._sums: list[torch.Tensor] = []
 
     def add(self, tensor: torch.Tensor) -> None:
-        """The next tensor, which may change as soon as this returns and the device's stream has come so far."""
+        """Adds the next tensor, which may change once this has returned and the device's stream has reached this point."""
         num_chunks = -(-tensor.nbytes // CHUNK_BYTES)
         if sum(self._places) + num_chunks > self._buffer_chunks:
             self._sum_buffer()
@@ -50,7 +50,7 @@ class WordSums:
         self._places.append(num_chunks)
 
     def found(self) -> list[int]:
-        """The numbers in the order of `add`; waits for the device once, and gives the buffer back."""
+        """The numbers in the order of `add`; waits for the device once, and frees the buffer."""
         self._sum_buffer()
         self._buffer_B = None
         sums, self._sums = self._sums, []

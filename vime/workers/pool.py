@@ -118,7 +118,7 @@ class WorkerPool:
             return _failed(prompt.index, 0, error)
 
     async def resample(self, *, slot: int, oldest: int, version: int) -> Resampled | None:
-        """Has the stale rollouts of an unfinished group sampled again (`GroupRun.resample`); None if that cannot be."""
+        """Has the stale rollouts of an unfinished group sampled again (`GroupRun.resample`); None if that is impossible."""
         found = self._dispatcher.find("run_group", slot=slot)
         if found is None:
             return None

@@ -94,7 +94,7 @@ class RayWorker:
                 error = still
 
     async def culprit(self) -> int:
-        """The number of the work in whose code it died; 0 if in none, or if its machine cannot be asked."""
+        """The number of the work whose code was executing when the worker died; 0 if there was none, or its machine is gone."""
         if self._black_box.exists():
             return black_box.read(self._black_box)
         if "scheduling_strategy" not in self.options:

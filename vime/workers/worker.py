@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerState:
-    """The work that a worker has done, and which rollouts of unfinished groups have ended since its last report.
+    """The work that a worker has done, with the rollouts of unfinished groups that ended since its last report.
 
     Example: 64 rollouts are running, 1,000 have ended, two of them in an unfinished group, and 90 s were not spent on waiting
     for the infrastructure: `WorkerState(num_running=64, num_ended=1000, active_seconds=90.0, news={7: {0: Rollout(…), 3:

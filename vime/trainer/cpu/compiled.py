@@ -65,7 +65,7 @@ def pointers(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _compiled(source: Path, compiler: str, flags: list[str], openmp: Path) -> Path:
-    """The library of a source, made if it is not there yet. Processes that make it at the same time replace equal files."""
+    """The library of a source, compiled if it does not exist. Processes that compile it at the same time write equal files."""
     text = b"".join(file.read_bytes() for file in (source, *HEADERS)) + f"{compiler} {flags} {openmp}".encode()
     key = f"{source.stem}-{hashlib.sha256(text).hexdigest()[:16]}"
     target = FOLDER / f"{key}.so"
