@@ -42,7 +42,7 @@ _SPARE_FILES = 16
 
 
 def main() -> None:
-    """Hands the piece to the process that waits, and exits with the status of its end."""
+    """Hands the piece to the waiting process, and exits with the status with which the piece ended."""
     piece = sys.stdin.buffer.read()
     connection = _connected()
     files = b"".join(file.to_bytes(_FILE_BYTES, sys.byteorder) for file in (1, 2))
@@ -76,7 +76,7 @@ def _leave_behind() -> None:
 
 
 class _Program:
-    """The names that pieces leave to each other, and all else as a program finds it when it begins."""
+    """The names that pieces share. All other state is reset for each piece to that of a program's start."""
 
     def __init__(self) -> None:
         self.module = ModuleType("__main__")
@@ -212,7 +212,7 @@ def _follow(copy: int, connection: _socket.socket, copys_end: _socket.socket) ->
 
 
 def _succeed(program: _Program, end: _socket.socket, before: int) -> None:
-    """Returns in a copy of this process, which is ready to wait for the next piece; this one is killed with its group then."""
+    """Returns in a copy of this process that is ready for the next piece; this process is then killed with its group."""
     _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, _signal.NSIG))
     successor = _fork()
     if successor:

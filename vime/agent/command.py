@@ -24,9 +24,9 @@ OUTPUT_CHARACTERS = 100_000
 READ_BYTES = 65_536
 OWN_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OLDPWD"})
 OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_", "CLAUDE", "CODEX_")
-"""Variables that are those of the run, keys of models that the agent is not to call, or the user's own settings of an agent."""
+"""Prefixes of the run's variables, of keys of models that the agent must not call, and of the user's settings of agents."""
 MARK = "VIME_AGENT"
-"""The variable by which everything is found that a program has started."""
+"""The variable that marks all processes that a program has started."""
 KILL_SECONDS, GONE_SECONDS = 0.01, 10.0
 
 

@@ -71,7 +71,7 @@ class SandboxResult:
     seconds: float
 
     def text(self) -> str:
-        """The output as an agent is shown it, followed by how the program ended unless it succeeded."""
+        """The output in the form shown to an agent, followed by reason, exit code and stderr unless the program succeeded."""
         output = self.stdout.strip()
         if self.reason == "finished" and self.exit_code == 0:
             return output or "(the program printed nothing)"

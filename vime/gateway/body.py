@@ -94,7 +94,7 @@ def allowed_tools(choice: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[d
 
 
 def tool_choice(choice: Any, tools: list[dict[str, Any]]) -> str | dict[str, Any]:
-    """The choice of tools that may or must be called, in the form of Chat Completions; Responses has the name elsewhere."""
+    """The choice of tools that may or must be called, in the form of Chat Completions; Responses puts the name elsewhere."""
     if choice in (None, "auto", "none", "required"):
         return choice or "auto"
     if isinstance(choice, dict) and isinstance(choice.get("type"), str):
@@ -118,7 +118,8 @@ def named_choice(name: Any, tools: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tool_call(name: Any, arguments: Any, *, call_id: Any, where: str) -> dict[str, Any]:
-    """A call as chat templates take it: no arguments are an empty object, and a JSON object is one, as vLLM's server has it."""
+    """A call as chat templates take it: missing arguments become an empty object, a JSON object is parsed (as in vLLM's
+    server)."""
     if not isinstance(name, str):
         raise Refused(f"{where} must have a function with a name")
     is_blank = arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null"))

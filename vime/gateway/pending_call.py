@@ -1,4 +1,4 @@
-"""One request of a client while it is answered: several connections may follow it, one after the other.
+"""One request of a client while it is answered; several connections, one after another, may wait for its answer.
 
 A client whose connection broke sends its request again and finds the same answer, from the first piece on. So the request goes on
 without its client; the session ends it.

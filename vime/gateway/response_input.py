@@ -21,7 +21,7 @@ COMPACT = (
     "Sum up this conversation, so that somebody can go on with its work who sees nothing but your summary: what was asked for, "
     "what was done and found, and what is left to do. Call no tool."
 )
-"""The instruction to the model where a client asks for its history to be made short."""
+"""The instruction to the model when a client asks for its history to be compacted."""
 COMPACTED = "The conversation so far, summed up:\n\n"
 Item = dict[str, Any]
 

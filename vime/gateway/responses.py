@@ -80,7 +80,7 @@ class Responses:
         return self.complete(request, answer, self.output(request, answer))
 
     def output(self, request: ChatRequest, answer: ChatAnswer) -> list[dict[str, Any]]:
-        """The items of an answer; one alone where the client asked for its history to be made short."""
+        """The items of an answer; a single one if the client asked for its history to be compacted."""
         if request.options["compacts"]:
             return [compaction_item(str(answer.message.get("content") or "").strip(), new_id("cmp"))]
         return [self.item(request, part) for part in Parts.of(answer.message)]
@@ -164,7 +164,7 @@ class Responses:
 
 
 class Compacting:
-    """`POST /v1/responses/compact`: a conversation made short by the session's model, as Responses is asked for it by an item."""
+    """`POST /v1/responses/compact`: the session's model compacts a conversation, as for `compaction_trigger` in Responses."""
 
     route: ClassVar[str] = "/v1/responses/compact"
     count_route: ClassVar[str] = ""

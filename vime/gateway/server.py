@@ -142,7 +142,7 @@ class Gateway:
         self._open.pop(session.secret, None)
 
     def _handler(self, kind: type[Dialect] | None, serve: Serve) -> Any:
-        """Makes the handler of a route of a protocol; None is that of the client, as its path and headers show it."""
+        """Makes the handler of a route of a protocol; for None, path and headers of each request show its protocol."""
 
         async def handle(http: web.Request) -> web.StreamResponse:
             opened, spoken = self._open.get(self._secret_of(http)), kind or _spoken(http)
@@ -170,7 +170,7 @@ class Gateway:
 
 
 def session_app(session: AgentSession) -> web.Application:
-    """An application in which this session exists, at the same path as behind the listener, and no other one does."""
+    """An application with this session only, at the same path as behind the listener."""
     gateway = Gateway()
     gateway._open[session.secret] = OpenSession(session=session)
     return gateway.app()

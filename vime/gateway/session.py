@@ -74,7 +74,7 @@ class AgentSession:
     """True if such requests are refused."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
     counts: Counter[str] = field(default_factory=Counter)
-    """Calls, sampled tokens, retries, refusals, and replies that could not be read as they were asked for."""
+    """Calls, sampled tokens, retries, refusals, and replies without the requested form."""
     over: str = ""
     """The reason why no further call is answered; empty while the session is open."""
     stop_reason: StopReason = StopReason.ANSWERED

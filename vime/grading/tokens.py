@@ -184,7 +184,7 @@ def _next(text: str, position: int, found: list[Token]) -> int:
 
 
 def _number(text: str, position: int, found: list[Token]) -> "re.Match[str] | None":
-    """A number; commas between thousands are read outside brackets only, within which they separate."""
+    """A number. Commas between thousands belong to it only outside brackets; inside, they separate values."""
     depth = sum(token.text in _OPENING for token in found) - sum(token.text in _CLOSING for token in found)
     commas = _COMMAS.match(text, position) if depth <= 0 else None
     return commas or _NUMBER.match(text, position)

@@ -189,8 +189,7 @@ class Trajectory:
         self._expect(kept)
 
     def continued(self, token_ids: Integers, *, model: str) -> Prompt:
-        """The prompt of plain token ids, continuing the latest call of the model whose prompt and reply they begin with, if
-        any."""
+        """The prompt of plain token ids, continuing the model's latest call whose prompt and reply they begin with, if any."""
         ids = Column(token_ids, np.int32)
         parent = next((call for call in reversed(self.calls) if call.model == model and call.begins(ids)), None)
         if parent is None:

@@ -37,7 +37,7 @@ class CommandResult:
         return self.reason == "finished" and self.exit_code == 0
 
     def text(self) -> str:
-        """The output as an agent is shown it, followed by how the command ended unless it succeeded."""
+        """The output in the form shown to an agent, followed by the reason and exit code unless the command succeeded."""
         output = "\n".join(part for part in (self.stdout.rstrip(), self.stderr.rstrip()) if part)
         if self.succeeded:
             return output or "(the command printed nothing)"
