@@ -78,7 +78,7 @@ class Reader:
         return reasoning, content, list(calls or ())
 
     def count_reasoning(self, ids: list[int]) -> int:
-        """Counts up to the last end of reasoning, with one parser for all replies; to make one takes as long as to count."""
+        """Counts up to the last end of reasoning, with one parser for all replies: making one takes as long as counting."""
         self._counter = self._counter or self._make_parser(self._parser_class, [])
         ends = getattr(self._counter.reasoning_parser, "reasoning_end_token_ids", ())
         size = max((place + 1 for place, token in enumerate(ids) if token in ends), default=len(ids))
@@ -217,7 +217,7 @@ class Reading:
         return found
 
     def _read(self, text: str, *, prompt_ids: Any = None) -> tuple[str | None, str | None, list[Delta]]:
-        """Reasoning, text and calls of a text; no calls if one of them has no name, or arguments that the protocol cannot say."""
+        """Reasoning, text and calls of a text; no calls if one of them lacks a name, or has arguments unfit for the protocol."""
         openings = self._reader.marks.openings if self._reader.marks is not None and not self._is_forced else ()
         reasoning, content, calls = self._reader.parse(plain_calls(text, openings), self._asked, prompt_ids=prompt_ids)
         found = [
@@ -244,7 +244,7 @@ def _constraint(asked: Any) -> dict[str, Any] | None:
 
 
 def _arguments(written: str) -> str:
-    """The arguments of a call as a protocol can say them: none are an empty object, and one in a string is an object."""
+    """The arguments of a call in a form that protocols can hold: "{}" if there are none, and an object in a string unquoted."""
     text = encodable(written)
     found = parsed(text)
     if isinstance(found, str) and found != text and isinstance(inner := parsed(found), dict):
@@ -318,7 +318,7 @@ _QUESTION: Message = {"role": "user", "content": "Who?"}
 def unread_calls(tokenizer: Any, template_args: dict[str, Any], reader: Reader) -> str:
     """The reason why the calls that the template writes cannot be read; "" if they can.
 
-    One call must do where the template takes no more.
+    The test uses one call if the template does not accept two in a reply.
     """
     template = ChatTemplate(tokenizer, template_args)
     for queries in (_QUERIES, _QUERIES[:1]):

@@ -196,7 +196,7 @@ class Nodes:
 
 
 def _started_with(variables: dict[str, str]) -> dict[str, Any]:
-    """Ray's environment for an actor with these variables; Ray has bash start such an interpreter by its path as it is."""
+    """Ray's environment for an actor with these variables. Ray inserts the interpreter's path into a bash command unquoted."""
     path = shlex.quote(sys.executable)
     return {"env_vars": variables} | ({} if path == sys.executable else {"py_executable": path})
 

@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerGroup:
-    """Servers of one model that are alike. Example: `ServerGroup(name="actor-decode", role=ServerRole.decode, settings=…)`.
+    """Servers of one model with equal settings. Example: `ServerGroup(name="actor-decode", role=ServerRole.decode, settings=…)`.
 
     `settings` is the model's configuration with the group's in it; servers are called `<name>-<number>`.
     """

@@ -118,8 +118,7 @@ def named_choice(name: Any, tools: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tool_call(name: Any, arguments: Any, *, call_id: Any, where: str) -> dict[str, Any]:
-    """A call as chat templates take it: missing arguments become an empty object, a JSON object is parsed (as in vLLM's
-    server)."""
+    """A call as chat templates take it; as in vLLM's server, missing arguments become {} and a JSON object is parsed."""
     if not isinstance(name, str):
         raise Refused(f"{where} must have a function with a name")
     is_blank = arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null"))

@@ -107,7 +107,7 @@ class ScriptedClient:
 
 @dataclass(slots=True)
 class Player:
-    """Answers with the script's tokens, in place of the client of a server. Their logprobs are 0: nothing else could come."""
+    """Answers with the script's tokens, in place of the client of a server. Their logprobs are 0, since they are certain."""
 
     endpoint: Endpoint
     tokenizer: Any

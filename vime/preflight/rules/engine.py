@@ -1,4 +1,4 @@
-"""Arguments of vLLM's servers are some that vLLM knows: its own parser is asked, before a server fails with pages of usage."""
+"""Arguments of vLLM's servers must be known to vLLM's own parser; otherwise a server would fail with pages of usage."""
 
 import difflib
 

@@ -142,7 +142,7 @@ def run_folder(config: RunConfig) -> list[Problem]:
 
 
 def run_folder_can_be_made(config: RunConfig) -> list[Problem]:
-    """The run folder can be made and written; nothing of it is left by asking. The one rule here that a plan has, too."""
+    """The run folder can be made and written; the check leaves nothing behind. It is the only rule here that a plan applies."""
     folder = Path(config.output_dir or ".").absolute()
     if (reason := why_not_made(folder)) is None:
         return []
@@ -177,7 +177,7 @@ def why_not_made(folder: Path) -> str | None:
 
 
 def interpreter(config: RunConfig) -> list[Problem]:
-    """Ray can start this Python: its command line of a worker is cut at quotes of any kind, which nothing can quote."""
+    """Ray can start this Python: Ray splits a worker's command line at quotes of any kind, which cannot be escaped."""
     path = sys.executable
     if config.cluster.ray_address is not None or not set(path) & set(CUT_BY_RAY):
         return []
