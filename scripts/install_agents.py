@@ -1,7 +1,7 @@
 """Installs the pinned versions of Claude Code and Codex for this user, with npm: `make agents`.
 
-The versions and the folders are those of `vime/agent/harness/versions.py`; what is there already stays. Nothing else of vime
-needs these programs.
+The versions and the folders are those of `vime/agent/harness/versions.py`; existing files stay. Nothing else of vime needs these
+programs.
 """
 
 import os
@@ -31,7 +31,7 @@ def install(pinned: Pinned) -> None:
 
 
 def version_of(pinned: Pinned) -> str:
-    """What the program says of itself, in a home folder of its own."""
+    """The version that the program reports, in a home folder of its own."""
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "HOME": home, "CODEX_HOME": home, "CLAUDE_CONFIG_DIR": home}
         words = [str(pinned.program), "--version"]
@@ -40,7 +40,7 @@ def version_of(pinned: Pinned) -> str:
 
 
 def main() -> None:
-    """Installs what is missing, and says what is there."""
+    """Installs missing agents, and prints the installed versions."""
     for pinned in PINNED:
         if not pinned.program.exists():
             if shutil.which("npm") is None:

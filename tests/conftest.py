@@ -1,4 +1,4 @@
-"""What tests share: small random checkpoints, a local Ray, and real vLLM servers that live as long as the session.
+"""Parts that tests share: small random checkpoints, a local Ray, and real vLLM servers that live as long as the session.
 
 A test is slow if it uses one of the real parts below; modules that start whole programs say so by the same mark. Slow tests come
 after the others, and those that share Ray and servers last: until then these would take time and memory from whole runs.
@@ -67,7 +67,7 @@ def asks_for_gpus(expression: str) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """What collecting made lives to the end: looking through it again and again would be a tenth of what the tests cost."""
+    """Freezes the objects of collecting, which live to the end: scanning them repeatedly would be a tenth of the tests' cost."""
     gc.freeze()
     gc.enable()
 
@@ -135,7 +135,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def two_key_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `untied`, with two key-value heads, so that two tensor-parallel ranks can share it."""
+    """A checkpoint like `untied`, with two key-value heads, so that two tensor-parallel ranks can share it."""
     return save_checkpoint(tmp_path_factory.mktemp("checkpoints") / "two_keys", tied=False, num_key_value_heads=2)
 
 

@@ -124,7 +124,7 @@ def entries_by_line(file: str) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def is_row(entries: tuple[str, ...], file: str) -> bool:
-    """True if the entries stand in one line of a file, in this order."""
+    """True if the entries are in one line of a file, in this order."""
     for line in entries_by_line(file):
         rest = iter(line)
         if all(any(same(entry, other) for other in rest) for entry in entries):
@@ -140,7 +140,7 @@ def is_quoted(entry: str, file: str) -> bool:
 
 
 def mistakes(text: str, *, limits: tuple[str, ...] = ()) -> list[str]:
-    """What is wrong with the numbers of a Markdown text, a line each.
+    """The mistakes in the numbers of a Markdown text, a line each.
 
     `limits` are phrases whose numbers are settings, limits or bounds and not measured.
     """
@@ -148,7 +148,7 @@ def mistakes(text: str, *, limits: tuple[str, ...] = ()) -> list[str]:
 
 
 def mistakes_in(block: Block, *, limits: tuple[str, ...] = ()) -> list[str]:
-    """What is wrong with the numbers of one block."""
+    """The mistakes in the numbers of one block."""
     missing = [file for file in block.sources if not (ROOT / "results" / file).is_file()]
     found = [f"there is no results/{file}" for file in missing]
     sources = [file for file in block.sources if file not in missing]

@@ -29,7 +29,7 @@ TIED_SHAPE = {
 
 
 class HuggingFaceTrainer:
-    """Stands in for the trainer: Hugging Face in float32, whose weights move at random."""
+    """Stand-in for the trainer: Hugging Face in float32, whose weights move at random."""
 
     def __init__(self, checkpoint: Path, payload_folder: Path) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
@@ -83,7 +83,7 @@ class ServedStack:
 
     @property
     def endpoint(self) -> Any:
-        """Where the model is served."""
+        """The endpoint of the model."""
         return self.serving.endpoints()["actor"]
 
     async def sync(self, payload: Any) -> dict[str, float]:

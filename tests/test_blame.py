@@ -26,7 +26,7 @@ def helper(sample):
 
 @pytest.fixture
 def error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaseException:
-    """What an agent raised in a library that it called, as `run_rollout` gets it."""
+    """An agent's error in a library that it called, as `run_rollout` gets it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_agent.py").write_text(AGENT)
     hook = load_hook("my_agent.py:generate")
@@ -68,7 +68,7 @@ def test_a_traceback_is_bounded() -> None:
 
 
 def test_an_installed_agent_without_a_file_of_the_user_is_named_by_the_last_place() -> None:
-    """As in a process whose working folder holds none of the code."""
+    """Runs as in a process whose working folder holds none of the code."""
     code = "from vime.blame import place\nimport json\ntry: json.loads('{')\nexcept Exception as e: print(place(e))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ))
     assert "decoder.py:" in found.stdout

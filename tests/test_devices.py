@@ -1,4 +1,4 @@
-"""Which tests see the GPUs of a machine: those that ask for them, and no others."""
+"""Visibility of a machine's GPUs: only tests that ask for them see them."""
 
 import os
 import shutil

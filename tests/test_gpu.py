@@ -1,4 +1,4 @@
-"""What needs CUDA, in whole systems: turns on one GPU, weights by `ipc` and `nccl`, bfloat16, prefill and decode apart.
+"""Tests of whole systems that need CUDA: turns on one GPU, weights by `ipc` and `nccl`, bfloat16, prefill and decode apart.
 
 `make test-gpu` runs it.
 """
@@ -68,7 +68,7 @@ def test_weights_reach_servers_on_gpus_and_logprobs_agree_in_bfloat16(words: lis
 
 
 async def greedy_tokens(config: Any, folder: Path) -> list[list[int]]:
-    """What the router's servers write, prefill and decode apart, and what the decode server writes alone."""
+    """Replies of the router's servers, with prefill and decode apart, and of the decode server alone."""
     prompt, sampling = list(range(40, 240)), {"temperature": 0.0, "max_tokens": 32, "ignore_eos": True}
     async with evaluation(config, folder, say=lambda text: None) as agents:
         endpoint = agents.serving.trained_endpoint()

@@ -1,4 +1,4 @@
-"""The guide "Your own agent" in `agentic/README.md` works as it stands: its files and its commands, from an empty folder."""
+"""The guide "Your own agent" in `agentic/README.md` works as written: its files and its commands, from an empty folder."""
 
 import json
 import os

@@ -40,7 +40,7 @@ FLOORS = (
     {"rehearse"},
     {"run"},
 )
-"""The rooms of vime from the ground up: folders, and the modules that stand beside them."""
+"""The rooms of vime from the ground up: folders, and the modules beside them."""
 
 
 def modules(folder: Path) -> list[Path]:
@@ -49,12 +49,12 @@ def modules(folder: Path) -> list[Path]:
 
 
 class Contents(NamedTuple):
-    """What the tests here want to know of a file, found in one walk, as several of them read all files."""
+    """Facts about a file for the tests here, found in one walk, as several of them read all files."""
 
     imports: set[str]
     """Dotted names of all that it imports, also inside functions; `from vime import x` counts as vime.x."""
     executed_imports: set[str]
-    """The imports without what stands under `if TYPE_CHECKING:`."""
+    """The imports except those under `if TYPE_CHECKING:`."""
     words: list[tuple[int, str]]
     """Strings and names with their lines, without documentation."""
 
@@ -103,7 +103,7 @@ def rooms_of(file: Path) -> set[str]:
 
 
 def room_of(file: Path) -> str:
-    """The room of vime that a file stands in."""
+    """The room of vime that a file is in."""
     return file.relative_to(VIME).parts[0].removesuffix(".py")
 
 

@@ -127,7 +127,7 @@ class Clock:
 
 
 async def two_steps(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
-    """What happened in two steps, the second with a checkpoint."""
+    """The events of two steps, the second with a checkpoint."""
     config = compose_run(["+method=memagent", "mode=plan", "trainer.save_every=2", "trainer.num_steps=4", *words]).config
     parts = Parts(config)
     system: Any = parts

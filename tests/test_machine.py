@@ -16,7 +16,7 @@ GIB = 2**30
 HOST = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 ALLOWED = len(os.sched_getaffinity(0))
 NO_LIMIT = 9223372036854771712
-"""What version 1 says where there is no limit."""
+"""Value of version 1 that means no limit."""
 
 
 def system(folder: Path, *, version: int, group: str, files: dict[str, object], root: str = "/", where: str = "mount") -> Path:

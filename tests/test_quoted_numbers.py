@@ -1,6 +1,6 @@
-"""Every measured number of a README stands in a file under `results/`, which the README names beside it.
+"""Every measured number of a README is in a file under `results/`, which the README names beside it.
 
-Measure again, run the tool that writes the file, and change the README; `LIMITS` is for quantities that nobody measures.
+Measure again, run the tool that writes the file, and change the README; `LIMITS` is for quantities that are not measured.
 """
 
 import re
@@ -31,7 +31,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "vime/weights/README.md": ("differ by 13 % of its largest value",),  # the tolerance of a check
     "vime/workers/README.md": ("every 5 s",),
 }
-"""Quantities that are settings, limits and bounds, as they stand in the text."""
+"""Quantities that are settings, limits and bounds, as written in the text."""
 
 
 def text_of(readme: str) -> str:

@@ -1,4 +1,4 @@
-"""How the program ends when something outside it fails."""
+"""Ends of the program when something outside it fails."""
 
 import errno
 import os

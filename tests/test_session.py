@@ -1,4 +1,4 @@
-"""What a run shows: evaluations reach the tracker beside the step of their weights, with their metrics and figures."""
+"""The reports of a run: evaluations reach the tracker beside the step of their weights, with their metrics and figures."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ def eval_log(context: Any, results: list[dict[str, Any]]) -> EvalLog:
 
 @pytest.fixture
 def tracked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, float], dict[str, Any]]]:
-    """What the tracker is given."""
+    """The data that the tracker gets."""
     given: list[tuple[int, dict[str, float], dict[str, Any]]] = []
 
     def log(

@@ -1,4 +1,4 @@
-"""What is cancelled ends, also when a cancellation is lost on the way."""
+"""Cancelled tasks end, even if a cancellation is lost on the way."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Where the thinking of a reply ends, for everything that reads one."""
+"""The end of a reply's thinking, for all code that reads replies."""
 
 import pytest
 

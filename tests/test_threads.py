@@ -1,4 +1,4 @@
-"""Blocking work waits for its own threads, holds up nobody else's, and is not done for callers that gave up."""
+"""Blocking work waits for its own threads, holds up no other work, and is not done for callers that gave up."""
 
 import asyncio
 import threading

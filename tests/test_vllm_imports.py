@@ -1,4 +1,4 @@
-"""What an upgrade of vLLM may break: outside of `inside_vllm`, two modules import it, and these names."""
+"""Code that an upgrade of vLLM may break: outside of `inside_vllm`, two modules import it, and these names."""
 
 import ast
 from importlib import import_module

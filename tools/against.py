@@ -2,7 +2,7 @@
 
 Both sides run their own program, `python CHECKOUT/tools/bench_….py … --numbers`, in a process of its own with the code of its
 checkout, so that nothing but a command line and a line of numbers has to be the same in both. The sides take turns and swap
-places from pair to pair: what a busy machine does to both falls out of the ratio of a pair. A ratio above 1 says that this
+places from pair to pair: the effect of a busy machine on both cancels out in the ratio of a pair. A ratio above 1 says that this
 checkout is better. A row has the median of the ratios and its interval; one whose whole interval lies below `FLOOR` ends the
 program with 1.
 """
@@ -40,7 +40,7 @@ class Number:
 
 
 Numbers = dict[str, Number]
-"""By what was measured, for example "1M float32, tools: synchronous, by the clock"."""
+"""Numbers by name, for example "1M float32, tools: synchronous, by the clock"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,12 +70,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def write_numbers(numbers: Numbers) -> None:
-    """Prints what a side measured."""
+    """Prints the numbers of a side."""
     sys.stdout.write(json.dumps({name: asdict(number) for name, number in numbers.items()}) + "\n")
 
 
 def measured_by(checkout: Path, program: str, words: Sequence[str]) -> Numbers:
-    """Runs a side. Raises RuntimeError with the end of what it said if it fails."""
+    """Runs a side. Raises RuntimeError with the end of its output if it fails."""
     command = [sys.executable, "-W", "ignore", str(checkout / "tools" / program), *words, "--numbers"]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     with tempfile.TemporaryFile("w+") as said:

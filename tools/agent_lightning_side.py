@@ -1,4 +1,4 @@
-"""Trains the database agent of Agent Lightning with vime, and writes what Agent Lightning's store knows afterwards.
+"""Trains the database agent of Agent Lightning with vime, and writes the content of Agent Lightning's store afterwards.
 
     PYTHON tools/agent_lightning_side.py --python .venv/bin/python --json PATH +experiment=database_tiny…
 
@@ -31,7 +31,7 @@ NUM_ROWS, NUM_VALIDATION_ROWS = 4096, 100
 
 
 class Recorded(VIME):
-    """Writes what the store knows when vime has ended."""
+    """Writes the store's content when vime has ended."""
 
     file: Path
 
@@ -72,7 +72,7 @@ def versions_of(span: Any) -> list[int]:
 
 
 def faulty_agent(folder: Path) -> Any:
-    """The same agent, but the first attempt at one rollout kills its runner, and that at another one raises an error."""
+    """The same agent, but the first attempt at one rollout kills its runner, and the first attempt at another raises an error."""
 
     @agl.rollout
     def agent(task: dict[str, Any], llm: agl.LLM, rollout: agl.Rollout) -> float:
@@ -88,7 +88,7 @@ def faulty_agent(folder: Path) -> Any:
 
 
 def is_first(file: Path) -> bool:
-    """True if nobody has made this file yet."""
+    """True if this file does not exist yet; creates it."""
     try:
         file.touch(exist_ok=False)
     except FileExistsError:
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def free_port() -> int:
-    """A port that nobody uses."""
+    """A free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

@@ -125,7 +125,7 @@ class Simulation:
         self._buffer.resampled(slot, version=min([self._version, *versions]))
 
     def _advance(self) -> None:
-        """Goes on to whatever ends next: a tool, a rollout, or the step in training."""
+        """Advances to the next end: of a tool, of a rollout, or of the step in training."""
         in_tools = [m for members in self._members.values() for m in members if m.version < 0]
         sampling = [m for members in self._members.values() for m in members if m.version >= 0 and m.work > EPSILON]
         served = sampling[: self._run.num_cores] if self._run.oldest_first else sampling

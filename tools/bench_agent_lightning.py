@@ -3,8 +3,8 @@
     python tools/bench_agent_lightning.py --environment          # makes the environments of 0.3.0 and, with Python 3.12, 1.0.2
     python tools/bench_agent_lightning.py [--steps 10] [--seed 0] [--faults] [--out FOLDER] [--json PATH] [--markdown PATH]
 
-Both use the same data, seed and settings; the agents are `lightning_agent.py`, in two runners, and `openai_sdk.py`. What stands
-on the page of Agent Lightning's side comes from its own store (`agent_lightning_side.py`).
+Both use the same data, seed and settings; the agents are `lightning_agent.py`, in two runners, and `openai_sdk.py`. The page's
+numbers of Agent Lightning's side come from its own store (`agent_lightning_side.py`).
 """
 
 import argparse
@@ -96,7 +96,7 @@ def rewards_of(run: Path) -> list[float]:
 
 
 def train_with_agent_lightning(words: list[str], folder: Path, *options: str) -> tuple[list[float], dict[str, Any]]:
-    """Trains with Agent Lightning's trainer; returns the reward of each step, and what its store knows."""
+    """Trains with Agent Lightning's trainer; returns the reward of each step, and the content of its store."""
     file = folder.with_suffix(".json")
     command = [str(AGENT_LIGHTNING.python), str(SIDE), "--python", sys.executable, "--json", str(file), *options, *words]
     if not file.exists():
@@ -135,7 +135,7 @@ def _attempt(rollout: dict[str, Any]) -> str:
 
 
 def rows(native: list[float], ours: list[float], steps: list[Step]) -> list[dict[str, Any]]:
-    """The same as data."""
+    """The table's rows as data."""
     return [
         {
             **asdict(step),

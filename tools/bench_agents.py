@@ -1,4 +1,4 @@
-"""The agents of `tools/bench_rollout.py`: conversations of random tokens, the same for a rollout whoever asks."""
+"""The agents of `tools/bench_rollout.py`: conversations of random tokens, the same for a rollout on either side."""
 
 import random
 from typing import Any

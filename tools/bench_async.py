@@ -1,4 +1,4 @@
-"""Steps per hour with a long tail: synchronous, one step off and asynchronous, each beside what an ideal machine would do.
+"""Steps per hour with a long tail: synchronous, one step off and asynchronous, each beside the bound of an ideal machine.
 
     python tools/bench_async.py [--steps 24] [--staleness 8] [--json PATH] [--markdown PATH]
 
@@ -35,7 +35,7 @@ from vime.types import rollout_id_of
 NUM_PROMPTS, NUM_SAMPLES = 8, 4
 RESAMPLED = "rollout/num_rollouts_resampled"
 LONG = 500
-"""Steps in which it shows what resampling prefers."""
+"""Number of simulated steps that show the preference of resampling."""
 WARM_UP = 3
 """Steps left out: the first compile, and until the pipeline is full nothing waits as it will."""
 
@@ -66,7 +66,7 @@ class Mode:
 
     @property
     def steps_per_hour(self) -> float:
-        """From whole steps, evaluation and checkpoints left out."""
+        """Steps per hour, from whole steps without evaluation and checkpoints."""
         return 3600 / self.mean("time/step_seconds")
 
 
@@ -76,7 +76,7 @@ class ProcessorClock:
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self._used: dict[int, float] = {}
-        """By process, also of those that have ended."""
+        """Processor seconds by process, including processes that have ended."""
         self._samples: list[tuple[float, float]] = [(time.time(), 0.0)]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -131,7 +131,7 @@ def measure(mode: Mode, *, steps: int, folder: Path, environment: dict[str, str]
 
 
 def simulated(modes: list[Mode], mode: Mode, options: argparse.Namespace) -> Run:
-    """The mode's run on an ideal machine; what is sampled again calls a tool of the same time."""
+    """The mode's run on an ideal machine; rollouts that are sampled again call a tool with the same time."""
     synchronous, num_cores = modes[0], len(os.sched_getaffinity(0))
     training = synchronous.mean("time/training_seconds") + synchronous.mean("time/sync_seconds")
 
@@ -158,7 +158,7 @@ def ideal_seconds(run: Run, *, num_steps: int) -> float:
 
 
 def preference(run: Run, options: argparse.Namespace) -> str:
-    """Long or short rollouts, whichever are preferred, if what is sampled again calls a tool of another time."""
+    """A sentence on whether long or short rollouts are preferred if a rollout sampled again calls a tool of another time."""
 
     def tool(slot: int, member: int, attempt: int) -> float:
         identity = rollout_id_of(slot, member) + attempt * NUM_SAMPLES

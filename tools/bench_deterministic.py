@@ -61,7 +61,7 @@ class Measured:
 
 
 def requests_of(count: int) -> list[Request]:
-    """The same ones every time."""
+    """Requests that are the same every time."""
     draw = random.Random(0)
     common = draw.choices(VOCABULARY, k=max(COMMON_TOKENS))
     return [
@@ -123,7 +123,7 @@ def configured(checkpoint: Path, precision: str, way: str) -> RunConfig:
 
 @asynccontextmanager
 async def served(checkpoint: Path, precision: str, folder: Path) -> AsyncIterator[dict[str, str]]:
-    """Addresses of servers, one for each way, of which one works at a time."""
+    """Addresses of servers, one for each way; only one works at a time."""
     urls: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         for way in WAYS:

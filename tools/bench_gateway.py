@@ -3,10 +3,10 @@
     python tools/bench_gateway.py [--peers PATH] [--rounds 2] [--json PATH] [--markdown PATH]
     python tools/bench_gateway.py --against FOLDER [--pairs 8] [--rounds 1] [--json PATH] [--markdown PATH]
 
-Agents with a tool call each side in turn, over the same scripted engine: the engine itself, vime's gateway as a rollout worker
-runs it, the interception server of verifiers with its training client, and litellm's proxy. Engine, gateway and agents are
+Agents with a tool call one side after the other, over the same scripted engine: the engine itself, vime's gateway as a rollout
+worker runs it, the interception server of verifiers with its training client, and litellm's proxy. Engine, gateway and agents are
 processes of their own; every gateway has one. `PATH` holds an environment for each peer, `verifiers/` and `litellm/`; a peer
-without one is left out. vime's gateway and vLLM's own chat route also stand in front of a real server with a tiny model
+without one is left out. vime's gateway and vLLM's own chat route are also measured in front of a real server with a tiny model
 (`--no-vllm` leaves it out). `--against` puts the gateway of another checkout of this project beside this one's, without peers
 (`against.py`), and `--numbers` measures this one alone.
 """
@@ -45,7 +45,7 @@ HISTORIES = (1_000, 10_000, 100_000)
 SMALL_LOADS = (Load(sessions=2, engine_seconds=0.1, think_seconds=0.0, turns=2, flat_turns=2),)
 SMALL_HISTORIES = (1_000, 2_000)
 STREAMED_CALLS, SMALL_STREAMED_CALLS = 15, 3
-"""Calls of one agent, each of which takes half a second of the engine."""
+"""Calls of one agent; each takes half a second of the engine."""
 VLLM_CALLS = 12
 
 

@@ -3,11 +3,10 @@
     python tools/bench_generation.py [--sizes 1M 35M] [--precisions float32] [--settings block_128 …] [--rounds 3]
                                      [--checkpoint FOLDER] [--json PATH] [--markdown PATH]
 
-Two real servers of one model take turns, each with one core for the model: one as a run starts it, and one with another
-setting. Their requests go straight to them. The models are random but for `trained`, the tiny MemAgent model of `--checkpoint`,
-which reads the chunks of its task. For speculation a note says whether the logprobs of what was sampled are those of a server
-that does not speculate. `matrix products alone` are the products that a load needs, at the rate of 1024 × 1024 ones on all
-cores.
+Two real servers of one model take turns, each with one core for the model: one as a run starts it, and one with another setting.
+Their requests go straight to them. The models are random but for `trained`, the tiny MemAgent model of `--checkpoint`, which
+reads the chunks of its task. For speculation a note says whether the logprobs of sampled tokens are those of a server that does
+not speculate. `matrix products alone` are the products that a load needs, at the rate of 1024 × 1024 ones on all cores.
 """
 
 import argparse
@@ -76,7 +75,7 @@ class Load:
 
     @property
     def num_counted(self) -> int:
-        """Tokens that the rate counts: of prompts where they are what is measured, otherwise sampled ones."""
+        """Tokens that the rate counts: prompt tokens if prompts are measured, otherwise sampled ones."""
         if self.unit == "read tokens/s":
             return sum(map(len, self.prompts))
         return len(self.prompts) * self.num_samples * self.max_tokens
@@ -91,7 +90,7 @@ class Load:
 
 
 def loads_of(size: str) -> list[Load]:
-    """Loads of a random model: long prompts, long replies, and groups; of the trained one: the first turn of its task."""
+    """Loads: long prompts, long replies and groups for a random model, the first turn of its task for the trained one."""
     if size == TRAINED:
         return [Load(name="MemAgent's first turn", prompts=task_prompts(64), max_tokens=MEMORY_TOKENS)]
 
@@ -130,7 +129,7 @@ async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) ->
 
 
 async def seconds_of(session: aiohttp.ClientSession, url: str, load: Load) -> float:
-    """From the first request to the last reply, with nothing cached before."""
+    """Seconds from the first request to the last reply, with nothing cached before."""
     async with session.post(f"{url}/reset_prefix_cache") as response:
         assert response.status == 200, await response.text()
     started = time.monotonic()
@@ -142,7 +141,7 @@ async def seconds_of(session: aiohttp.ClientSession, url: str, load: Load) -> fl
 
 
 async def largest_difference(session: aiohttp.ClientSession, urls: dict[str, str], load: Load) -> float:
-    """In nats, between the logprobs that the second server returned and those that the first gives the same tokens."""
+    """Largest difference in nats between the second server's logprobs and those that the first gives the same tokens."""
 
     async def difference(body: dict[str, Any]) -> float:
         (choice,) = (await ask(session, urls[OTHER], body))["choices"]

@@ -55,7 +55,7 @@ def write_corpus(path: Path, num_passages: int) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """Passages to search, queries, and the passage that each query was made of.
+    """Passages to search, queries, and the passage that each query was made from.
 
     Case(vectors=[passages, dimensions], queries=[queries, dimensions], origins=[17, 3, …])
     """

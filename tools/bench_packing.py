@@ -2,8 +2,8 @@
 
     python tools/bench_packing.py [--rollouts 128] [--max-tokens 32768] [--ranks 1 2 8] [--json PATH] [--markdown PATH]
 
-Ours is `vime.trainer.packing.pack`. References: batches of as many neighbours as fit when all are padded to the longest, and
-first fit in the order given, dealt to ranks in turn. Ranks work in lockstep: a place is useful if it holds a token, and a rank
+Ours is `vime.trainer.packing.pack`. References: batches of all neighbours that fit when they are padded to the longest, and first
+fit in the order given, dealt to ranks round-robin. Ranks work in lockstep: a place is useful if it holds a token, and a rank
 whose row is shorter than the longest of the same number waits. Work is estimated in FLOPs of Qwen2.5-7B.
 """
 
@@ -102,7 +102,7 @@ def measure(
 
 
 def first_fit(lengths: list[int], max_tokens: int, num_ranks: int) -> Packing:
-    """Each sequence into the first row with room, in the order given; rows to ranks in turn, empty ones to make up."""
+    """Each sequence into the first row with room, in the order given; rows to ranks round-robin, filled up with empty rows."""
     rows: list[list[int]] = []
     room: list[int] = []
     for index, length in enumerate(lengths):

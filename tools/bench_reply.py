@@ -55,12 +55,12 @@ class Gaps:
 
 
 def long_text(num_tokens: int) -> str:
-    """More than so many tokens."""
+    """A text of more than `num_tokens` tokens."""
     return " ".join(random.choices(WORDS, k=num_tokens))
 
 
 async def idle(seconds: float) -> float:
-    """The longest gap by the clock while nothing is done: what the machine does to it."""
+    """The longest gap by the clock while nothing is done: the effect of the machine alone."""
     gaps = Gaps()
     watching = asyncio.create_task(gaps.watch())
     await asyncio.sleep(seconds)

@@ -52,7 +52,7 @@ def write_corpus(path: Path, num_passages: int) -> list[str]:
 async def measure(
     corpus: Path, folder: Path, options: list[str], queries: list[str], seconds: float, clients: int
 ) -> dict[str, Any]:
-    """Seconds to the first and to the second start, queries per second, and what the first queries found."""
+    """Seconds to the first and to the second start, queries per second, and the results of the first queries."""
     port = free_port("127.0.0.1", 0)
     words = [sys.executable, "-m", "vime.retrieval", "serve", str(corpus), f"--index-folder={folder}", f"--port={port}"]
     result: dict[str, Any] = {}
@@ -93,7 +93,7 @@ async def ask(session: aiohttp.ClientSession, query: str) -> set[str]:
 
 
 async def throughput(session: aiohttp.ClientSession, queries: list[str], seconds: float, clients: int) -> float:
-    """Queries per second with so many clients that each send one query after the other."""
+    """Queries per second with `clients` clients that each send one query after the other."""
     deadline, counts = time.monotonic() + seconds, [0] * clients
 
     async def work(number: int) -> None:

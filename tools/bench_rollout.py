@@ -4,10 +4,10 @@
     python tools/bench_rollout.py --against FOLDER [--concurrency 16 64] [--pairs 8] [--rounds 2] [--hidden 128] [--layers 2]
 
 Two real vLLM servers of a random model. Throughput: the same requests go once as rollouts, and once straight from one process to
-the two servers in turn, as many at a time; the sides alternate, and the worker that runs the rollouts has started before.
-Prefix cache: conversations of several turns in groups of a common prompt, by the router's session affinity and by random
-routing, beside the most that can be hit: all whole blocks of what one of the servers has read or written before, if a group
-stays on one server.
+the two servers alternately, with the same number at a time; the sides alternate, and the worker that runs the rollouts has
+started before. Prefix cache: conversations of several turns in groups of a common prompt, by the router's session affinity and by
+random routing, beside the maximum: all whole blocks that one of the servers has read or written before, if a group stays on one
+server.
 
 `--against` puts the same requests through another checkout of this project instead (`against.py`), and `--numbers` measures this
 one alone: tokens per second by the clock, and per CPU second of driver and worker, which the servers do not hide.
@@ -46,7 +46,7 @@ from vime.workers.pool import WorkerPool
 WAVES = 4
 """Rollouts of a measurement, in multiples of the concurrency."""
 SETTLE_SECONDS = 5.0
-"""After a worker has started: right after it, 64 rollouts at a time came to 0.88 of raw vLLM, a few seconds later to as much."""
+"""Pause after the start of a worker: right after it, 64 rollouts at a time reach 0.88 of raw vLLM, seconds later all of it."""
 BLOCK_TOKENS = 32
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": OUTPUT_TOKENS, "logprobs": 0, "detokenize": False}
 

@@ -1,7 +1,7 @@
 """Common parts of the benchmark programs: rows, their table, and the files that `--json` and `--markdown` write.
 
-A row puts what was measured of this project beside a reference that was measured in the same run:
-`{"benchmark": "packing", "case": "MemAgent", "ours": 99.1, "reference": 83.0, "ratio": 1.19, "unit": "% useful tokens"}`.
+A row puts a measurement of this project beside a reference that was measured in the same run: `{"benchmark": "packing", "case":
+"MemAgent", "ours": 99.1, "reference": 83.0, "ratio": 1.19, "unit": "% useful tokens"}`.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def table(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    """The same as a page, below what is needed to read its numbers: when, which commit, which command, which machine."""
+    """The result as a page, headed by the context of its numbers: time, commit, command and machine."""
     head = f"| case | {result.columns[0]} | {result.columns[1]} | ratio | unit |\n|---|--:|--:|--:|---|"
     body = "\n".join("| " + " | ".join(_cells(row)) + " |" for row in result.rows)
     facts = "\n".join(f"- {line}" for line in circumstances(result))
@@ -116,7 +116,7 @@ def circumstances(result: Result) -> list[str]:
 
 
 def command() -> str:
-    """The command line of this process; of absolute paths only the last part."""
+    """The command line of this process; absolute paths are reduced to their last part."""
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     return shlex.join(["python", f"tools/{Path(sys.argv[0]).name}", *words])
 

@@ -1,4 +1,4 @@
-"""Short programs a second that the sandbox runs, one after another and as many at a time as there are cores.
+"""Short programs per second that the sandbox runs, one after another and one per core at a time.
 
     python tools/bench_sandbox.py [--seconds 10] [--json PATH]
 

@@ -6,9 +6,9 @@ servers, in one process. Time and memory per rollout should not grow with their 
     python tools/bench_scale.py --batch 8 [--ranks 8] --against FOLDER [--pairs 8] [--json PATH] [--markdown PATH]
 
 Every rollout makes three model calls of 128 tokens in and 24 out; in the first, all wait until every rollout is in flight. Time
-is CPU time of the process, so that a busy machine changes little; memory is what all of them in flight add to it.
+is CPU time of the process, so that a busy machine changes little; memory is the increase with all of them in flight.
 
-With `--batch`, instead, what the tokens of one training batch cost the driver: that many prompts with 16 rollouts of 32,768
+With `--batch`, instead, the cost of the tokens of one training batch in the driver: that many prompts with 16 rollouts of 32,768
 tokens each (`scale_batch.py`). `--against` puts another checkout of this project beside this one (`against.py`); `--numbers`
 measures this one alone.
 """
@@ -154,7 +154,7 @@ async def run_batches(num_rollouts: int, *, num_batches: int) -> SimulatedServer
 
 
 def measure_alone(size: int) -> dict[str, float]:
-    """The same in a process of its own."""
+    """The measurement in a process of its own."""
     command = [sys.executable, __file__, "--measure", str(size)]
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
     return json.loads(answer.splitlines()[-1])

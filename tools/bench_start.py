@@ -4,7 +4,7 @@
                                 [--json PATH] [--markdown PATH]
 
 Short runs of the tiny MemAgent task are made one by one, as separate programs; then the same ones as a sweep, in which each takes
-over what the last has left; then two with `cluster.keep_warm`, of which the second takes over the first's. Phases end with the
+over what the last has left; then two with `cluster.keep_warm`; the second takes over the parts of the first. Phases end with the
 lines that a run prints, and their seconds are those at which the lines arrive. With `--exact` all runs are deterministic, which
 makes their steps slower, and the weights of each pair are compared byte by byte. With `--beside` the same sweep is also made by
 the code of another folder, a checkout of another commit with the same requirements, to see what has become faster since.

@@ -5,11 +5,11 @@
     python tools/bench_step.py --against FOLDER [--cases 1M 1M-tools] [--precisions float32] [--pairs 8] [--repeats 3]
 
 Ours is the whole system (Ray, a vLLM server, a rollout worker, the trainer), synchronous and one step off; TRL's is
-`GRPOTrainer.train()` in an environment of its own (see README.md). Both sample as many tokens from the same random model and
-make one optimizer step of each batch, without KL. Float32 rows put both at equal precision: TRL without gradient checkpointing,
-which it has by default. As users run it: ours in bfloat16, TRL with `GRPOConfig()`'s defaults (`--trl` gives other ways of
-running it). The sides take turns, step by step; a row holds medians, one step off means. `--against` puts another checkout of
-this project in TRL's place (`against.py`), and `--numbers` measures this one alone.
+`GRPOTrainer.train()` in an environment of its own (see README.md). Both sample the same number of tokens from the same random
+model and make one optimizer step of each batch, without KL. Float32 rows put both at equal precision: TRL without gradient
+checkpointing, which it has by default. As users run it: ours in bfloat16, TRL with `GRPOConfig()`'s defaults (`--trl` gives other
+ways of running it). The sides take turns, step by step; a row holds medians, one step off means. `--against` puts another
+checkout of this project in TRL's place (`against.py`), and `--numbers` measures this one alone.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from vime.report.machine import matrix_product_rate
 
 TOOLS_FOLDER = Path(__file__).resolve().parent
 PRECISIONS = {"float32": "float32", "bfloat16": "defaults"}
-"""Our precisions, each with the one of TRL's ways of running that stands beside it."""
+"""Our precisions, each with the way of running TRL that it is compared with."""
 GOALS = {("float32", SINGLE): 1.5, ("bfloat16", SINGLE): 3.0, ("float32", TOOLS): 1.5, ("bfloat16", TOOLS): 4.0}
 PHASES = ("generation", "training", "sync", "waiting")
 SYNC_GOAL = 0.1
@@ -199,7 +199,7 @@ async def take_turns(case: StepCase, ours: Ours, trl: Side, folder: Path, *, rep
 
 
 async def one_step_off(ours: Ours, case: StepCase, repeats: int) -> list[Step]:
-    """Twice as many steps of ours as `repeats`, while the rollouts of the next are made."""
+    """Our steps, twice `repeats` of them, each while the rollouts of the next are made."""
     await ours.begin(case, staleness=1)
     num_steps = WARM_UP + 2 * repeats + 1  # pairs, for a short step follows a long one; in the last nothing is generated ahead
     ahead = [await ours.step(num_left=num_steps - number) for number in range(num_steps)]
@@ -208,7 +208,7 @@ async def one_step_off(ours: Ours, case: StepCase, repeats: int) -> list[Step]:
 
 
 def check(case: StepCase, measured: Measured) -> None:
-    """Both sides sampled what the case says, and trained it."""
+    """Checks that both sides sampled the tokens that the case demands, and trained them."""
     num_rollouts = case.num_prompts * case.num_samples
     steps = measured.synchronous + measured.ahead
     counts = [round(step.metrics["rollout/response_tokens_mean"] * num_rollouts) for step in steps]

@@ -3,8 +3,8 @@
     python tools/bench_sync.py [--cases 1M 35M 0.5B] [--servers 1 2] [--precision bfloat16] [--repeats 5]
                                [--json PATH] [--markdown PATH]
 
-The whole system (Ray, vLLM servers, a worker, the trainer) syncs a random model that nobody asks meanwhile; the copy is one of
-host memory, by one thread, taken in turn with the syncs. A row holds medians.
+The whole system (Ray, vLLM servers, a worker, the trainer) syncs a random model that gets no requests meanwhile. The copy is one
+of host memory, by one thread, and alternates with the syncs. A row holds medians.
 """
 
 import argparse
@@ -36,12 +36,12 @@ PARTS = {
     "sync/proof_seconds": "proof",
     "probe/seconds": "probe",
 }
-"""Metrics of a sync and what they are called in a note."""
+"""Metrics of a sync and their names in a note."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sync:
-    """One sync and a copy of as many bytes, in seconds.
+    """One sync and a copy of the same number of bytes, in seconds.
 
     Example: `Sync(whole=0.9, copy=0.03, metrics={"sync/pause_seconds": 0.2, …}, free=1.5e10)`.
     """
@@ -84,7 +84,7 @@ async def measure(size: str, num_servers: int, options: argparse.Namespace, fold
 
 
 async def one(system: Training, version: int) -> Sync:
-    """One sync, with its probe; then a copy of as many bytes."""
+    """One sync, with its probe; then a copy of the same number of bytes."""
     free = float(psutil.virtual_memory().available)
     started = time.perf_counter()
     metrics = await system.sync(version)

@@ -151,7 +151,7 @@ def started(arguments: argparse.Namespace) -> Iterator[dict[str, Side]]:
 
 
 def take_turns(case: Case, sides: dict[str, Side], repeats: int) -> dict[str, Times]:
-    """Each side's times, measured in turns."""
+    """Each side's times; the sides are measured alternately."""
     times = {name: Times() for name in sides}
     with tempfile.TemporaryDirectory() as folder:
         write_case(case, Path(folder))
@@ -204,7 +204,7 @@ def explain(arguments: argparse.Namespace) -> list[str]:
 
 
 def measure_mfu(result: Result, arguments: argparse.Namespace) -> None:
-    """Ours on eight layers of Qwen2.5-7B's shape, beside the device's own rate. Ends with a line where there is no device."""
+    """Ours on eight layers of Qwen2.5-7B's shape, beside the device's own rate. Only prints a line if there is no device."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Makes a run folder of very many rollouts, and measures what the viewer's index of it takes and how fast it answers.
+"""Makes a run folder of very many rollouts, and measures the size and the speed of the viewer's index of it.
 
     python tools/bench_view.py FOLDER [--num-rollouts 1000000] [--json PATH]
 
@@ -49,7 +49,7 @@ SEARCHES: dict[str, Any] = {
 
 
 def main() -> None:
-    """Makes the folder, indexes it in a process of its own, and shows what was measured."""
+    """Makes the folder, indexes it in a process of its own, and shows the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--num-rollouts", type=int, default=1_000_000)
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def make(folder: Path, num_rollouts: int) -> None:
-    """A run folder with so many rollouts; step files that exist are kept."""
+    """Makes a run folder with `num_rollouts` rollouts; existing step files are kept."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.yaml", "mode: train\nname: generated\n")
     for step in range(1, -(-num_rollouts // PER_STEP) + 1):
@@ -117,12 +117,12 @@ def rollouts(step: int) -> Iterator[dict[str, Any]]:
 
 
 def words(dice: random.Random, count: int) -> str:
-    """Words of which few are common and most are rare, as in a language."""
+    """Random words; few are common and most are rare, as in a language."""
     return " ".join(WORDS[int(len(WORDS) * dice.random() ** 4)] for _ in range(count))
 
 
 def measure(folder: Path) -> list[tuple[str, float, float | None, str]]:
-    """Indexes a folder and searches in it: rows of what, how much, the most that it may be, and the unit."""
+    """Indexes a folder and searches in it: rows of name, value, limit and unit."""
     index = Index(folder)
     index.path.unlink()
     index = Index(folder)

@@ -1,11 +1,11 @@
-"""Measures what the viewer costs: an open page while nothing changes, and what a run writes for it.
+"""Measures the cost of the viewer: an open page while nothing changes, and the records that a run writes for it.
 
     python tools/bench_viewer.py RUN [--seconds 60] [--pairs 3] [--steps 12] [--keep FOLDER] [--json PATH]
 
-RUN is a folder that the viewer shows. For the second part a small run is trained on real servers, in turns with everything
-recorded and with nothing. Their steps are put beside each other, and of those with everything the time is taken that the driver
-spends on fetching the trainer's logprobs and on writing rollouts. `--keep` names the folder of these runs, and what ended there
-is not run again.
+RUN is a folder that the viewer shows. For the second part a small run is trained on real servers, alternately with everything
+recorded and with nothing. Their steps are compared, and for runs with everything the driver's time for fetching the trainer's
+logprobs and for writing rollouts is measured. `--keep` names the folder of these runs; runs that have ended there are not
+repeated.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def idle(run: Path, seconds: float) -> dict[str, float]:
 
 
 def pairs(folder: Path, num_pairs: int, num_steps: int) -> dict[str, list[dict[str, float]]]:
-    """For each side, run by run, the mean seconds of a step, CPU seconds of each kind of process in it, and seconds of its parts.
+    """The mean seconds of a step, CPU seconds of each kind of process in it, and seconds of its parts, for each side and run.
 
     The side that goes first changes from pair to pair.
     """
@@ -115,7 +115,7 @@ def pairs(folder: Path, num_pairs: int, num_steps: int) -> dict[str, list[dict[s
 
 
 def train_side(run: Path, side: str, num_steps: int) -> None:
-    """Trains one run of a pair and leaves in its folder what a step took, without the first ones."""
+    """Trains one run of a pair and leaves the times of its steps, without the first ones, in its folder."""
     seen: list[dict[str, float]] = []
     parts: dict[str, list[float]] = {part: [] for part in PARTS}
     TrainerGroup.read = timed(TrainerGroup.read, parts[FETCHING])  # type: ignore[method-assign]
@@ -148,7 +148,7 @@ def cpu_seconds() -> dict[str, float]:
 
 
 def compare(result: Result, found: dict[str, list[dict[str, float]]]) -> None:
-    """The parts of a step that record, and what recording everything adds to recording nothing, in the means over runs."""
+    """The parts of a step that record, and the cost of recording everything beside nothing, in the means over runs."""
     full, none = ({name: [run[name] for run in runs] for name in runs[0]} for runs in found.values())
     for part in PARTS:
         result.add("viewer", part, ours=100 * fmean(full[part]) / fmean(full["step"]), reference=3.0, unit="% of a step")

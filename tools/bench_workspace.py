@@ -2,12 +2,12 @@
 
     python tools/bench_workspace.py [--seconds 10] [--rounds 3] [--at-once 4] [--alive 256] [--json PATH] [--markdown PATH]
 
-Beside them, in turns, the plain ways without any confinement: a copy of the tree (`cp -a`) and a `git worktree`, each changed by
-a shell, diffed by git and removed. All sides get the same repository and as many at a time, by default twice as many as there
-are cores, like the commands of a run: while one waits for the kernel, which takes several milliseconds to put a process into a
-control group, another uses the core. `--alive` workspaces are then open at once, in each of which a shell has answered. Their
-memory is measured twice, before and while they are open: that of the machine (MemTotal - MemAvailable), which other programs
-change as well, and what is known to be theirs: their processes (proportional set size), files in memory, and the kernel's own.
+They alternate with the plain ways without any confinement: a copy of the tree (`cp -a`) and a `git worktree`, each changed by a
+shell, diffed by git and removed. All sides get the same repository and the same number at a time, by default two per core, like
+the commands of a run: while one waits for the kernel, which takes several milliseconds to put a process into a control group,
+another uses the core. `--alive` workspaces are then open at once, and a shell has answered in each. Their memory is measured
+twice, before and while they are open: that of the machine (MemTotal - MemAvailable), which other programs change as well, and the
+memory known to be theirs: their processes (proportional set size), files in memory, and the kernel's own.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def repository() -> dict[str, str]:
 
 
 async def measure(prepared: Prepared, folder: Path, given: argparse.Namespace) -> Result:
-    """Rows: ours beside each reference, then what is alive at once beside the goal's."""
+    """Rows: ours beside each reference, then the number alive at once beside the goal."""
     num_files = NUM_FOLDERS * FILES_PER_FOLDER
     result = Result(title=f"Workspaces on a repository of {num_files} files", columns=("workspace", "reference"))
     config = WorkspaceConfig(num_workspaces=max(64, given.alive), num_commands=64)
@@ -113,7 +113,7 @@ async def rate(side: Side, seconds: float, num_at_once: int) -> float:
 
 
 async def in_workspace(prepared: Prepared, config: WorkspaceConfig) -> bytes:
-    """One workspace."""
+    """Makes, changes, diffs and removes one workspace."""
     async with Workspace.open(prepared, config) as box:
         end = await box.run(CHANGE)
         assert end.succeeded, end
@@ -162,14 +162,14 @@ class Alive:
     """The needs of open workspaces. Example: `Alive(seconds=6.0, machine_bytes=10**9, process_bytes=9**9, kernel_bytes=9**8)`."""
 
     seconds: float
-    """Until all have answered."""
+    """Seconds until all have answered."""
     machine_bytes: int
     process_bytes: int
     kernel_bytes: int
 
 
 async def alive(prepared: Prepared, config: WorkspaceConfig, number: int) -> Alive:
-    """Opens so many at once, lets a shell in each answer, and measures."""
+    """Opens `number` workspaces at once, lets a shell in each answer, and measures."""
     await asyncio.sleep(SETTLE_SECONDS)
     before, started = memory(), time.monotonic()
     async with AsyncExitStack() as stack:
@@ -197,7 +197,7 @@ def processes_of(box: Workspace) -> tuple[int, int]:
 
 
 def proportional_memory(process: int) -> int:
-    """Bytes of a process, of which shared ones count in part."""
+    """Bytes of a process; shared ones count in part."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 

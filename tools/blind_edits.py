@@ -2,7 +2,7 @@
 
     python tools/blind_edits.py [--num-items 200] [--json PATH] [--markdown PATH]
 
-A script knows which bugs are planted in training, and changes the line of the named function, whatever it is, by one
+A script knows which bugs are planted in training, and changes the line of the named function, without reading it, by one
 substitution; the last script makes all those that do not contradict each other. Their patches are judged as those of an agent: in
 a fresh workspace by the hidden tests.
 """
@@ -33,7 +33,7 @@ EDITS = {
     "`+` becomes `*`": r"s/ + \([a-z]\)/ * \1/",
     "`-` becomes `+`": "s/ - / + /",
 }
-"""Commands of sed for a line, the first four of which can be made together."""
+"""Commands of sed for a line; the first four can be made together."""
 TOGETHER = 4
 AT_ONCE = 4
 
@@ -48,7 +48,7 @@ class Blind:
 
 
 def command(name: str, edit: str) -> str:
-    """A command line that changes the line after the definition of a function, in whatever file it is."""
+    """A command line that changes the line after the definition of a function, in any file."""
     return f"sed -i {shlex.quote(f'/def {name}(/{{n;{edit}}}')} src/*.py"
 
 

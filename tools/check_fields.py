@@ -97,7 +97,7 @@ def members_by_line(file: Path) -> dict[int, str]:
 
 
 def used(found: Iterable[tuple[str, int, str]], inside: dict[str, dict[int, str]]) -> tuple[set[str], set[str]]:
-    """Members that are read by what acts on them, directly or by way of a member that is; and those that are only checked."""
+    """Members that acting code reads, directly or through another such member; and members that are only checked."""
     acted, checked, passed_on = set(), set(), set()
     for file, line, member in found:
         if file in inside and line in inside[file]:

@@ -3,9 +3,9 @@
     python tools/check_tasks.py data/quixbugs.jsonl data/human_eval.jsonl data/exercism_python.jsonl
     python tools/check_tasks.py data/quixbugs.jsonl --only gcd --json tasks.json --markdown results/coding_tasks.md
 
-The reference solution goes the way of an agent's work: it is applied in a workspace, what differs there is the patch, and a
-fresh workspace judges it. Prints the tasks that are graded otherwise and those that were excluded when the rows were made,
-each by name, and the time per task. It ends with 1 if one is graded otherwise.
+The reference solution goes the way of an agent's work: it is applied in a workspace, the difference there is the patch, and a
+fresh workspace judges it. Prints the tasks that are graded otherwise and those that were excluded when the rows were made, each
+by name, and the time per task. It ends with 1 if one is graded otherwise.
 """
 
 import argparse
@@ -44,9 +44,9 @@ class Checked:
     reference: float
     untouched: float
     seconds: float
-    """From opening the agent's workspace to the verdict on the reference solution."""
+    """Seconds from opening the agent's workspace to the verdict on the reference solution."""
     untouched_seconds: float
-    """From opening the agent's workspace to the verdict on nothing."""
+    """Seconds from opening the agent's workspace to the verdict on an empty patch."""
     why: str = ""
     """Words of the verdicts, where one of them is not as it should be."""
 

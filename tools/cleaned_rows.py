@@ -43,7 +43,7 @@ class Recipe:
 
 @dataclass(kw_only=True, slots=True)
 class Cleaned:
-    """The cleaned rows with counts of what was removed; `num_conflicts` counts duplicates with a different answer."""
+    """The cleaned rows with counts of removed ones; `num_conflicts` counts duplicates with a different answer."""
 
     rows: list[Row]
     num_read: int = 0

@@ -1,6 +1,6 @@
 """Checks that everything sampled in a session is trained exactly once, behind the prompt that the engine saw.
 
-It knows of the session only what is trained: its samples. What was sampled comes from the model (`ScriptedModel.asked`).
+It knows only the session's trained samples: its samples. What was sampled comes from the model (`ScriptedModel.asked`).
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Audit:
 
 
 def audit(session: AgentSession, samples: list[Sample], asked: list[Asked]) -> Audit:
-    """Compares the samples of a session with what its model was asked and sampled."""
+    """Compares the samples of a session with the requests to its model and the sampled replies."""
     found = Audit(forks=dict(session.dialogue.statistics.forks))
     replies = session.dialogue.calls
     found.num_tool_calls = sum(len(reply.message.get("tool_calls") or ()) for reply in replies)

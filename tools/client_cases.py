@@ -1,4 +1,4 @@
-"""The clients that `tools/clients.py` runs: how each is started, what its model says, and how its task must end."""
+"""The clients that `tools/clients.py` runs: how each is started, its model's replies, and how its task must end."""
 
 import json
 import re
@@ -72,14 +72,14 @@ class Case:
     environment: Environment | NodeEnvironment | None = None
     """The environment of a client that is not one of vime's own harnesses."""
     words: tuple[str, ...] = ()
-    """Its program in `clients/`, and arguments."""
+    """The client's program in `clients/`, and arguments."""
     harness: Harness | None = None
     program: Pinned | None = None
     """The program that the harness starts."""
     constrains: bool = False
-    """True if the model is held to what the client asks for, as a frozen one is."""
+    """True if the client's constraints are enforced on the model, as on a frozen one."""
     refuses: bool = False
-    """True if it is refused what it asks for."""
+    """True if its request is refused."""
     max_model_len: int = field(default=16_384)
 
     def versions(self, *, here: bool) -> str:
@@ -179,7 +179,7 @@ CODEX_COMPACTED = (
     ),
     Part(replies=(thought("Look first.", call("exec_command", cmd=f"cat {LEDGER}; seq 1 400")), CODEX_REPLIES[1])),
 )
-"""In a window of 7,000 tokens the numbers leave no room for a third turn, so Codex asks for a summary and goes on with that."""
+"""Numbers that fill a window of 7,000 tokens before a third turn, so Codex asks for a summary and continues with it."""
 
 
 CODEX_COMPACTED_BY_URL = (
@@ -267,7 +267,7 @@ def _runs(name: str, before: str = "") -> dict[str, str]:
 def _by_protocol(
     environment: Environment | NodeEnvironment, file: str, names: dict[str, str], kinds: dict[str, tuple[str, ...]], client: str
 ) -> list[Case]:
-    """The cases of a client that speaks several protocols; `kinds` are its replies by what it is asked for."""
+    """The cases of a client that speaks several protocols; `kinds` are its replies by the kind of request."""
     labels = {
         "text": client,
         "run": client,

@@ -1,4 +1,4 @@
-"""A model that says what a script says, whatever samples it, and keeps what it was asked and what it sampled.
+"""Models whose text follows a script, and that record their requests and the sampled tokens.
 
 `ScriptedModel` samples nothing: it answers with the tokens of the script's text. `ForcedModel` lets a real server sample under
 vLLM's own structured outputs, so that the text is the script's and the tokens, which may spell it in many ways, are the server's.
@@ -19,7 +19,7 @@ REPLY = "<|im_start|>assistant\n"
 END = "<|im_end|>"
 LOST = "My script has ended."
 FOLDER = "{folder}"
-"""Stands in a script for the client's working folder."""
+"""Placeholder in a script for the client's working folder."""
 PIECE_TOKENS = 3
 TURN_STEP = 10_000
 """The logprob of a scripted token is -(turn × step + place), so that no two are equal."""
@@ -31,7 +31,7 @@ class Part:
 
     replies: tuple[str, ...]
     marker: str = ""
-    """A text of its prompts. Of several parts the first is taken whose marker stands in a prompt."""
+    """A text of its prompts. The first part whose marker is in a prompt is taken."""
     by_order: bool = False
     """True if its replies follow each other call by call, because the client does not show them in its prompts."""
 
@@ -62,7 +62,7 @@ class ScriptedModel:
     def __init__(self, tokenizer: Any, script: Script, *, folder: Path, max_model_len: int) -> None:
         self.tokenizer, self.max_model_len, self._script, self._folder = tokenizer, max_model_len, script, folder
         self.asked: list[tuple[list[int], Turn]] = []
-        """Prompts and what was sampled behind them."""
+        """Prompts and the replies sampled behind them."""
         self._num_calls = 0
 
     def served(self) -> ServedModel:

@@ -1,4 +1,4 @@
-"""The environments of the clients, in pinned versions: what one of them depends on need not agree with any other."""
+"""The environments of the clients, in pinned versions: their dependencies may contradict each other."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ class Environment:
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables of its programs."""
     reads_vime: bool = False
-    """True if `agentic.integrations` can be imported there; nothing of what vime depends on is installed for that."""
+    """True if `agentic.integrations` can be imported there; none of vime's dependencies are installed for that."""
 
     @property
     def folder(self) -> Path:
@@ -49,7 +49,7 @@ class Environment:
         return dict(self.variables)
 
     def build(self) -> None:
-        """Makes it if it is not there; also one that is there reads this checkout's vime."""
+        """Makes the environment if it is missing; in any case it then reads this checkout's vime."""
         finished = self.folder / "finished"
         if not finished.exists():
             self._install()
@@ -102,7 +102,7 @@ class NodeEnvironment:
 
     @property
     def all_variables(self) -> dict[str, str]:
-        """By which a script elsewhere finds its packages."""
+        """Variables by which a script elsewhere finds its packages."""
         return {"NODE_PATH": str(self.modules)}
 
     def build(self) -> None:

@@ -92,7 +92,7 @@ class Aider(ByExitCode):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MiniSweAgent(ByExitCode):
-    """mini-swe-agent; it wants to be told that nobody knows what its model costs."""
+    """mini-swe-agent; it needs a setting that the cost of its model is unknown."""
 
     def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
         """The program with its task."""
@@ -108,7 +108,7 @@ class CodexByUrl:
     """Codex with its own provider, OpenAI, at another base URL; it compacts as it does there."""
 
     context_window: int | None = None
-    """At how many tokens it begins to compact its history, if its user says so."""
+    """Number of tokens at which it begins to compact its history, if its user sets one."""
 
     def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
         """The program with its task. Raises ConfigError if it is not installed."""

@@ -2,8 +2,8 @@
 
     make clients                     (or: python tools/clients.py [--served] [--only PATTERN] [--json PATH] [--markdown PATH])
 
-Each client is a program in an environment of its own, which knows nothing but the address and the key of its model; its task
-has several turns with tools and must end well. The model says what its script says (`client_cases.py`): by default without any
+Each client is a program in an environment of its own, which knows nothing but the address and the key of its model; its task has
+several turns with tools and must end well. The model's replies follow a script (`client_cases.py`): by default without any
 server, with `--served` on a real vLLM server, held to the script by vLLM's structured outputs. The exit code is 1 if a task did
 not end well, a turn was not delivered, or an audit found something.
 """
@@ -173,7 +173,7 @@ def write(verdicts: list[Verdict], page: Result, options: argparse.Namespace) ->
 
 
 def main() -> int:
-    """Builds the environments that are missing and tries the clients; what is done is written after each."""
+    """Builds the environments that are missing and tries the clients; results are written after each."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over names and protocols of the clients")

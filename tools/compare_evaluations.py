@@ -23,7 +23,7 @@ from vime.surroundings import settle
 
 SCORES = ("strict", "lenient")
 WIDTH = 130
-"""Columns of the table where the output is no terminal."""
+"""Columns of the table if the output is not a terminal."""
 Comparisons = dict[tuple[str, str], Comparison]
 
 

@@ -2,8 +2,8 @@
 
     python tools/compare_runs.py outputs/a/2026-01-01_10-00-00 outputs/a/2026-01-02_10-00-00 --html compare.html
 
-A sweep's folder stands for all its runs. `--markdown PATH --title TITLE` writes the settings that differ, the scores and the
-reward of each step as tables.
+A sweep's folder means all its runs. `--markdown PATH --title TITLE` writes the settings that differ, the scores and the reward of
+each step as tables.
 """
 
 import argparse
@@ -55,7 +55,7 @@ class Run:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Reads what a run left so far."""
+    """Reads the files that a run has left so far."""
     settings = flatten(read_config(path))
     return Run(name=name, settings=settings, summary=read_summary(path), curves=curves(read_metrics(path / "metrics.jsonl")))
 

@@ -5,9 +5,9 @@
     python tools/convert_checkpoint.py from-hugging-face Qwen/Qwen2.5-7B checkpoints/qwen
     python tools/convert_checkpoint.py from-gguf downloads/SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2-135m
 
-A run's checkpoint, of whatever layout of ranks, becomes a folder that transformers and vLLM load; a run folder stands for its
-newest checkpoint. `from-hugging-face` gives a trainer checkpoint with fresh moments. It has no layout of its own: it loads under
-any tensor, pipeline, data and expert parallel size. `from-gguf` gives the folder of a model in llama.cpp's format.
+A run's checkpoint, of any layout of ranks, becomes a folder that transformers and vLLM load; a run folder means its newest
+checkpoint. `from-hugging-face` gives a trainer checkpoint with fresh moments. It has no layout of its own: it loads under any
+tensor, pipeline, data and expert parallel size. `from-gguf` gives the folder of a model in llama.cpp's format.
 """
 
 import argparse
@@ -125,7 +125,7 @@ def with_one_rank(trainer: TrainerConfig, convert: Callable[[], None]) -> None:
 
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
-    """Converts what the command line names."""
+    """Converts the checkpoint that the command line names."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_subparsers(dest="way", required=True)

@@ -70,7 +70,7 @@ class DrivenRun:
             time.sleep(POLL_SECONDS)
 
     def finish(self, *, seconds: float) -> int:
-        """Its exit code. Raises TimeoutError."""
+        """Waits for the end and returns the exit code. Raises TimeoutError."""
         deadline = time.monotonic() + seconds
         while self._process.poll() is None:
             if time.monotonic() > deadline:
@@ -95,7 +95,7 @@ class DrivenRun:
         return left
 
     def kill(self) -> None:
-        """Ends all of it, whatever state it is in."""
+        """Ends all of the run, in any state."""
         for process in [*self._look(), self.driver] if self._process.poll() is None else self._look():
             try:
                 process.kill()
@@ -104,7 +104,7 @@ class DrivenRun:
         self._process.wait()
 
     def log_tail(self) -> str:
-        """The end of what it printed."""
+        """The end of the run's output."""
         return self._log.read_text(errors="replace")[-3000:]
 
     def _look(self) -> list[psutil.Process]:

@@ -36,7 +36,7 @@ class Case:
     """One fault.
 
     Example: `Case(name="server killed", words=[], strike=kill_server, evidence="died")`: `strike` is called after two steps;
-    `evidence` must stand in the run's output, faults or metrics, else the fault did not happen.
+    `evidence` must be in the run's output, faults or metrics, else the fault did not happen.
     """
 
     name: str

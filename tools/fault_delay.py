@@ -12,7 +12,7 @@ from pathlib import Path
 from driven_run import DrivenRun
 
 SHARED_LOSS_SECONDS = 40.0
-"""Two times what a worker lives until the deadly prompt kills it: once among others, once alone."""
+"""Twice the life of a worker until the deadly prompt kills it: once among others, once alone."""
 NUM_STARTS = 2
 _noted: set[str] = set()
 

@@ -66,7 +66,7 @@ async def slow_groups(context: Context, sample: Sample, sampling: Sampling) -> l
 
 
 async def deadly_prompt(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """An agent that takes a minute; one prompt of a batch kills its worker after a third of it, wherever it is run."""
+    """An agent that takes a minute; one prompt of a batch kills its worker after a third of it, in any worker."""
     prompt = hashlib.sha256(repr((sample.prompt, sample.label)).encode()).hexdigest()
     chosen = Path(os.environ["VIME_FAULT_FOLDER"]) / "deadly_prompt"
     if sample.group_index == DEADLY_SLOT and not chosen.exists():
@@ -90,7 +90,7 @@ def strikes(what: str, context: Context, sample: Sample) -> bool:
 
 
 class Network:
-    """ASGI middleware of a server: of the requests for tokens, some get status 500, some lose their connection before the answer,
+    """ASGI middleware of a server: some requests for tokens get status 500, some lose their connection before the answer, and
     some in the middle of it."""
 
     def __init__(self, app: Any) -> None:

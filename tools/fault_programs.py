@@ -1,7 +1,7 @@
-"""Agents that are programs and misbehave in their workspaces, for `tools/faults.py`; what each cost is read from the run's files.
+"""Agents that are programs and misbehave in their workspaces, for `tools/faults.py`; the run's files show what each cost.
 
 One training rollout in `ONE_IN` has such a program in place of the method's own agent. Each asks its session once and then
-misbehaves in the way that `EXPECTED` names, with what that must lead to.
+misbehaves; `EXPECTED` has the ways, each with the result that it must have.
 """
 
 import json
@@ -26,7 +26,7 @@ from vime.rollout.context import Context, Sampling
 from vime.types import Sample
 
 MARK = "86399.25"
-"""Stands in the command line of everything that is left running on purpose."""
+"""Mark in the command line of every program that is left running on purpose."""
 NUM_LOST, PAUSE_SECONDS = 8, 0.7
 SECONDS, GONE_SECONDS = 10.0, 30.0
 ASK = """
@@ -64,12 +64,12 @@ class Unruly:
     deed: str
 
     def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
-        """The program; `prompt` is not what it is about."""
+        """The program; `prompt` is not used."""
         script = str(folder / "unruly.py")
         return Command(words=["python3", script, openai_url, secret], folder=folder, files={script: ASK + DEEDS[self.deed]})
 
     def outcome(self, end: CommandEnd) -> Outcome:
-        """It ends well where it ends by itself."""
+        """The outcome is good if the program ends by itself."""
         return Outcome(ended_well=True, answer="done") if end.exit_code == 0 else silent_end(end)
 
 
@@ -92,7 +92,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
 
 
 def damage(folder: Path) -> int:
-    """Rollouts that did not end as they should, deeds that nobody did, and programs that are left."""
+    """Number of rollouts that did not end as they should, of deeds that no program did, and of programs that are left."""
     deeds = [json.loads(line) for line in (folder.parent / "deeds.jsonl").read_text().splitlines()]
     ends = {rollout["rollout_id"]: rollout["samples"][-1]["metadata"] for rollout in _rollouts(folder)}
     wrong = [f"no program: {deed}" for deed in set(DEEDS) - {one["deed"] for one in deeds}]
@@ -109,7 +109,7 @@ def damage(folder: Path) -> int:
 
 
 def end_a_workspace(run: DrivenRun) -> None:
-    """Kills the first processes of workspaces now and then, in some of which an agent works, and in some hidden tests run."""
+    """Kills the first processes of workspaces now and then; in some an agent works, and in others hidden tests run."""
     for _ in range(NUM_LOST):
         run.wait_for(lambda: _kills_one(run), seconds=GONE_SECONDS)
         time.sleep(PAUSE_SECONDS)

@@ -89,7 +89,7 @@ def _note(body: dict[str, Any], sent: int) -> None:
 
 
 def notes_of(folder: Path) -> dict[str, dict[int, tuple[int, int]]]:
-    """By request and attempt: tokens of its prompt, and tokens sent."""
+    """Tokens of the prompt, and tokens sent, by request and attempt."""
     found: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     file = folder / NOTES
     for line in file.read_text().splitlines() if file.exists() else ():

@@ -146,7 +146,7 @@ def trained_groups(folder: Path) -> dict[int, tuple[int, list[str]]]:
 
 
 def audit(verdict: Verdict, case: Case, folder: Path, finished: dict[int, list[str]]) -> None:
-    """Compares what was trained with the prompts of an undisturbed run and with what had finished."""
+    """Compares the trained rollouts with the prompts of an undisturbed run and with the rollouts that had finished."""
     trained = trained_groups(folder)
     source = RowSource(compose_run(words_of(case)).config)
     expected = [source.next().row for _ in range(case.num_steps * case.num_prompts)]
@@ -207,7 +207,7 @@ def _write_page(path: Path, page: Result, lines: str) -> None:
 
 
 def main() -> int:
-    """Tries the cases one after another; what is done is written after each."""
+    """Tries the cases one after another; results are written after each."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over the names of the cases")

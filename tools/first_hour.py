@@ -30,11 +30,11 @@ PAGE = "results/gpu.md"
 REHEARSAL_PAGE = "results/gpu_rehearsal.md"
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 MARK = "VIME_FIRST_HOUR"
-"""A variable by which the processes of a step are found, also those that have left its session."""
+"""A variable that marks the processes of a step, including those that have left its session."""
 STOP_SECONDS = 60.0
-"""Time for a step that is over its limit to end what it has started."""
+"""Time for a step that has exceeded its limit to end what it has started."""
 NUM_LINES = 15
-"""Lines of the log of what has failed that the page shows."""
+"""Number of log lines that the page shows of a failed part."""
 CARDS = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 VERSIONS = """
 import platform, sys
@@ -65,7 +65,7 @@ class Outcome:
     seconds: float = 0.0
     log: Path | None = None
     lines: list[str] = field(default_factory=list)
-    """Lines of the log: of a part that passed those that it shows, of another the last ones."""
+    """Lines of the log: those that a part shows if it passed, otherwise the last ones."""
 
 
 class Interrupted(Exception):
@@ -125,7 +125,7 @@ class Hour:
             raise Interrupted
 
     def states(self, state: str) -> list[str]:
-        """Names of the steps that ended like this; one of which a part has failed has failed."""
+        """Names of the steps that ended like this; a step with a failed part has failed."""
         order = (SKIPPED, PASSED, FAILED)
         ends = {step: max((one.state for one in self.outcomes if one.step == step), key=order.index) for step in self._taken()}
         return [step for step in ends if ends[step] == state]
@@ -202,7 +202,7 @@ class Hour:
         unfinished.replace(self.page)
 
     def markdown(self) -> str:
-        """The page: machine, table, and the ends of the logs of what has failed."""
+        """The page: machine, table, and the ends of the logs of failed parts."""
         title = "The first hour on a GPU machine" + (", rehearsed without one" if self.rehearses else "")
         lines = [f"# {title}", "", *(f"- {fact}" for fact in self._facts()), "", *self._table()]
         for one in self.outcomes:
@@ -263,7 +263,7 @@ def run(part: Part, log: Path, *, environment: dict[str, str]) -> str:
 
 
 def end_all(process: subprocess.Popen[bytes] | None, mark: str) -> None:
-    """Ends a step, by itself if it can, and then whatever has its mark."""
+    """Ends a step, first by a request to end itself, and then all processes with its mark."""
     if process is not None and process.poll() is None:
         process.terminate()
         try:
@@ -284,7 +284,7 @@ def end_all(process: subprocess.Popen[bytes] | None, mark: str) -> None:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes that were started with this mark in their environment and are no zombies."""
+    """Processes that were started with this mark in their environment and are not zombies."""
     found, wanted = [], f"{MARK}={mark}".encode()
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -335,13 +335,13 @@ def memory_gib() -> float:
 
 
 def ends(lines: list[str], count: int) -> list[str]:
-    """The last lines that are not empty, without this folder's path; of a line that was drawn again and again its last state."""
+    """The last lines that are not empty, without this folder's path; a redrawn line has its last state."""
     plain = [line.split("\r")[-1].rstrip().replace(f"{ROOT}/", "")[:400] for line in lines]
     return [line for line in plain if line.strip()][-count:]
 
 
 def said(outcome: Outcome) -> str:
-    """The last line of what a part shows."""
+    """The last line that a part shows."""
     return outcome.lines[-1].strip() if outcome.lines else ""
 
 

@@ -1,4 +1,4 @@
-"""The steps of `first_hour.py`: what each runs on a GPU machine, what it runs in a rehearsal, and what is left to a card."""
+"""The steps of `first_hour.py`: their programs on a GPU machine and in a rehearsal, and what only a card can answer."""
 
 from dataclasses import dataclass, field
 
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Something that is tried by itself: a part for the machine, the parts of its rehearsal, and what these leave open.
+    """A step that is tried separately: a part for the machine, the parts of its rehearsal, and what these leave open.
 
     Example: `Step(name="tests", real=Part(…), needs=("cards",), rehearsal=(), left_to_a_card="the tests themselves")`.
     """

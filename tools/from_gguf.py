@@ -13,7 +13,7 @@ DIGIT_BY_DIGIT = ("smollm",)
 def from_gguf(file: Path, target: Path) -> None:
     """Writes configuration, tokenizer and float32 weights. Raises `CheckpointError`.
 
-    Quantization is not undone: the weights are those that the file's few bits stand for.
+    Quantization is not undone: the weights are those that the file's few bits represent.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -7,7 +7,7 @@
 2. The build of `--python` (this interpreter's version) is installed into an environment below `--folder` (about 10 GB).
 3. Everything that trainer and servers import is imported there without a driver.
 4. vLLM configures the servers of every model of `conf/model` on every cluster with GPUs, as if it saw eight H100
-   (`tools/pretended_h100.py`), and what it configures is what a run wants.
+   (`tools/pretended_h100.py`), and the result must be what a run needs.
 
 Ends with 1 if a line of the page is not as it should be.
 """
@@ -46,7 +46,7 @@ MODULES = (
 )
 """Modules that the processes of a run import; each is tried in a process of its own."""
 NEEDS_DRIVER = ("vllm._C_stable_libtorch", "vllm._moe_C_stable_libtorch", "vllm.cumem_allocator")
-"""vLLM's extensions, which link to the driver's library; what does not import without it is no problem here."""
+"""vLLM's extensions that link to the driver's library; if they cannot be imported without it, this is not a problem here."""
 CLUSTERS = ("one_gpu", "one_node", "two_nodes")
 METHOD = "memagent"
 DRIVER = "libcuda.so.1"
@@ -63,10 +63,10 @@ Row = dict[str, Any]
 
 @dataclass(kw_only=True, slots=True)
 class Findings:
-    """The lines of the page. Example: `Findings(imports={"torch": ""})`; an empty text is no problem."""
+    """The lines of the page. Example: `Findings(imports={"torch": ""})`; an empty text means no problem."""
 
     resolved: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """By version of Python: the number of packages, and what is wrong."""
+    """The number of packages, and the problem, by version of Python."""
     installed: Row = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
     servers: list[Row] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Findings:
 
 
 def resolved(python: str, folder: Path) -> tuple[int, str]:
-    """The number of packages to which the constraints of a version of Python resolve, and what is wrong with that."""
+    """The number of packages to which the constraints of a version of Python resolve, and the problem if they do not."""
     file, written = file_of("gpu", python), folder / f"resolved-{python}.txt"
     try:
         resolve("gpu", python, file=written, within=file)
@@ -120,7 +120,7 @@ def installed(interpreter: Path) -> Row:
 
 
 def imported(interpreter: Path, module: str) -> str:
-    """The last line of what an import raised; empty if it raised nothing."""
+    """The last line of the error that an import raised; empty if it raised nothing."""
     program = [str(interpreter), "-W", "ignore", "-c", f"import {module}"]
     ran = subprocess.run(program, capture_output=True, text=True, env=environment(VLLM_LOGGING_LEVEL="ERROR"))
     return "" if ran.returncode == 0 else ran.stderr.strip().splitlines()[-1]
@@ -178,7 +178,7 @@ def configured_servers(interpreter: Path, folder: Path) -> list[Row]:
 
 
 def unwanted(row: Row) -> list[str]:
-    """The parts of a server's configuration that are not what a run wants: fast generation, and logprobs of what is sampled."""
+    """The parts of a server's configuration that a run does not want; it needs fast generation and logprobs of samples."""
     if "error" in row:
         return [row["error"]]
     wanted = {

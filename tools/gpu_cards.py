@@ -26,11 +26,11 @@ REPEATS = 20
 FREE_SHARE = 0.9
 """Less free memory than this means that another program uses the card."""
 TIMEOUT = timedelta(seconds=120)
-"""For NCCL, which otherwise waits ten minutes for a card that does not answer."""
+"""Time limit for NCCL, which otherwise waits ten minutes for a card that does not answer."""
 
 
 def main() -> int:
-    """Tries all cards at once, prints a line for each, and then what is wrong. Returns the exit code."""
+    """Tries all cards at once, prints a line for each, and then the problems. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     device = parser.parse_args().device
@@ -93,7 +93,7 @@ def try_card(rank: int, count: int, device: str, port: int, found: Any) -> None:
 
 
 def timed(work: Any, device: str) -> tuple[float, Any]:
-    """Seconds that a piece of work takes, and what it gives."""
+    """Seconds that a piece of work takes, and its result."""
     import torch
 
     def done() -> None:

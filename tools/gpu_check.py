@@ -29,7 +29,7 @@ from typing import Any
 TOOLS = Path(__file__).resolve().parent
 NAMES = ("logits", "head", "step", "checkpoint", "offload", "activations", "peak", "speed")
 SECONDS = 480.0
-"""After so long no further check begins."""
+"""Time after which no further check begins."""
 
 
 def main() -> None:

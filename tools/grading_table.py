@@ -2,8 +2,8 @@ r"""Compares our verdicts about mathematical answers with those of math-verify a
 
     python tools/grading_table.py [--json PATH] [--markdown PATH] [--earlier PATH]
 
-The pairs stand in `grading_pairs.jsonl`, one per line: `{"kind": "radicals", "answer": "3\\sqrt{2}", "reference": "\\sqrt{18}",
-"verdict": "equal"}`. The verdict is `equal`, `different`, or `undecided` where a text is no formula or has several meanings.
+The pairs are in `grading_pairs.jsonl`, one per line: `{"kind": "radicals", "answer": "3\\sqrt{2}", "reference": "\\sqrt{18}",
+"verdict": "equal"}`. The verdict is `equal`, `different`, or `undecided` where a text is not a formula or has several meanings.
 Those with `unseen` were written after the grader that is graded; `first` is the verdict of the commit that graded them first.
 math-verify is called as its README shows, with both texts between dollars; it is undecided where it reads nothing. `--earlier`
 names the JSON of an earlier run, whose verdicts of ours are put beside the present ones.
@@ -33,7 +33,7 @@ COLUMNS: dict[str, Callable[[str, str], bool]] = {
     "different, undecided": lambda right, said: (right, said) == ("different", "undecided"),
     "undecided, called different": lambda right, said: (right, said) == ("undecided", "different"),
 }
-"""The columns of the page: which pairs of a right verdict and what a grader said they count."""
+"""The columns of the page: the pairs of a right verdict and a grader's verdict that they count."""
 LISTED = ("different, called equal", "undecided, called equal", "equal, called different", "equal, undecided")
 """Columns whose pairs are listed for the grader of this commit."""
 
@@ -63,7 +63,7 @@ def math_verify_verdict(answer: str, reference: str) -> str:
 
 
 def with_verdicts(pairs: list[Pair], earlier: list[Pair]) -> list[Pair]:
-    """The pairs with what each grader says: `ours`, `math_verify`, and `earlier` where an earlier run had the pair."""
+    """The pairs with the verdict of each grader: `ours`, `math_verify`, and `earlier` where an earlier run had the pair."""
     known = {(pair["answer"], pair["reference"]): pair["ours"] for pair in earlier}
 
     async def verdicts() -> list[str]:

@@ -1,6 +1,6 @@
 """Questions for an agent that asks others, and its reward: the tiny task of ToolOrchestra without its servers.
 
-A row says what each tool would return. The senior expert knows facts about towns, and reads prices in a passage that has been
+A row has the result of each tool. The senior expert knows facts about towns, and reads prices in a passage that has been
 searched; the junior expert guesses. The tiny orchestrator begins with bad habits: it mostly asks the junior expert.
 """
 
@@ -22,7 +22,7 @@ def rows(*, split: Split, num_items: int, seed: int) -> list[dict[str, Any]]:
 
 
 async def reward(context: Any, samples: list[Sample]) -> float:
-    """1 if what the program has printed is the answer."""
+    """1 if the program's output is the answer."""
     return float(str(samples[-1].metadata["output"]).strip() == samples[-1].label[0])
 
 

@@ -60,7 +60,7 @@ class Curve:
 
 
 def command_of(algorithm: str, *, steps: int, seed: int) -> list[str]:
-    """The command-line words of one run; supervised training takes ten times as many steps, because they are short."""
+    """The command-line words of one run; supervised training takes ten times the steps, because they are short."""
     words = ["+method=memagent", f"algorithm={algorithm}", f"seed={seed}", "evaluation.rows=[]"]
     words += [f"output_dir={RUNS / f'{algorithm}_{seed}'}"]
     if algorithm == AlgorithmName.sft.value:

@@ -5,8 +5,8 @@
     python tools/make_tables.py agentflow --out tables         # without runs: the published tables, ours not run
 
 The page is written into the folder of the first run unless `--out` names another. A page that is there keeps its runs; one with
-the same name, seed and command is replaced, so without runs it is written anew. A sweep's folder stands for all its runs.
-An incomplete run is refused by name. The papers' data are results/papers/METHOD.yaml.
+the same name, seed and command is replaced, so without runs it is written anew. A sweep's folder means all its runs. An
+incomplete run is refused by name. The papers' data are results/papers/METHOD.yaml.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def _published_table(table: dict[str, Any]) -> list[str]:
 
 
 def _title(entry: dict[str, Any], entries: list[dict[str, Any]]) -> str:
-    """Name and seed of a run, and what tells it from others that have the same."""
+    """Name and seed of a run, and the difference to other runs with the same ones."""
     apart = told_apart(entry, entries)
     return f"{entry['run']}, seed {entry['seed']}{f' ({apart})' if apart else ''}"
 
@@ -103,7 +103,7 @@ def _write_logs(
 ) -> list[dict[str, Any]]:
     """The `eval_log` of each run by its folder and command, with its figure, if it has one, in a file beside the page.
 
-    `earlier` are those that the page had, whose files stay theirs.
+    `earlier` are those that the page had; they keep their files.
     """
     read = [(command, read_logs(path, about)) for path, command in runs.items()]
     found = [{**logs, "command": command} for command, logs in read if logs is not None]

@@ -83,7 +83,7 @@ class Odd:
     size: float = 1.0
     """The share of its tokens that were sampled."""
     calls: list[Call] | None = None
-    """Its calls, where the grammar knows them."""
+    """The reply's calls, if the grammar knows them."""
     never_ends: bool = False
     """True if it is thinking without an end, and without a call."""
 
@@ -96,7 +96,7 @@ class Odd:
         return any(kind in TAGGED or kind.startswith("call: ") for kind in self.kinds)
 
     def ids(self, tokenizer: Any, end: str) -> list[int]:
-        """Its tokens."""
+        """The reply's tokens."""
         ids = tokenizer.encode(self.text, add_special_tokens=False)
         if self.noise is not None:
             draw = random.Random(self.noise)

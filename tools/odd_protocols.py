@@ -1,4 +1,4 @@
-"""Clients of `odd_replies.py`: each protocol as plain HTTP, whole and streamed, and what its clients send back."""
+"""Clients of `odd_replies.py`: each protocol as plain HTTP, whole and streamed, and the messages that its clients send back."""
 
 import json
 import random
@@ -26,7 +26,7 @@ class Shown:
 
 
 def read(arguments: str) -> Any:
-    """Arguments as a client reads them; as they are if they are no JSON."""
+    """Arguments as a client reads them; unchanged if they are not JSON."""
     try:
         return json.loads(arguments)
     except ValueError:
@@ -43,7 +43,7 @@ class Client:
         self._before: list[Any] = []
         self._style = draw.choice(("as it is", "trimmed", "dropped"))
         self.is_silent = False
-        """True if of a reply nothing at all was sent back: without an item there is no message of an assistant."""
+        """True if nothing of a reply was sent back: without an item there is no message of an assistant."""
 
     async def ask(self, question: str) -> tuple[int, Any]:
         """Status, and the reply as it is shown, or the error; the reply and results of its calls are sent back with the next."""

@@ -124,7 +124,7 @@ class Findings:
     num_calls: int = 0
     """Calls that were shown."""
     kinds: Counter[str] = field(default_factory=Counter)
-    """Replies by what is odd about them; one may count several times."""
+    """Number of replies by their oddity; one may count several times."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that the chat template refused, by set-up."""
     problems: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Bench:
         self._made: dict[str, tuple[Any, Reader]] = {}
 
     async def conversation(self, setup: Setup, odds: list[Odd], seed: int, found: Findings) -> None:
-        """Plays one conversation by all protocols, whole and streamed, and compares what was shown."""
+        """Plays one conversation by all protocols, whole and streamed, and compares the shown replies."""
         tokenizer, reader = self._of(setup)
         replies = [(odd.ids(tokenizer, END), odd.is_cut) for odd in odds]
         for name, protocol in PROTOCOLS.items():
@@ -236,7 +236,7 @@ def bare(text: str, marks: tuple[str, ...]) -> str:
 
 
 async def played(num_replies: int, seed: int, *, show: bool = False) -> Findings:
-    """Plays conversations until there were so many replies."""
+    """Plays conversations until there were `num_replies` replies."""
     found, draw = Findings(), random.Random(seed)
     gateway = Gateway()
     await gateway.start()

@@ -3,14 +3,14 @@
     python tools/oracle.py --against FOLDER [--methods NAME …] [--comparisons rollouts updates steps]
                            [--keep FOLDER] [--json PATH] [--markdown PATH]
 
-FOLDER is a checkout of another commit; `--against .` compares this one with itself, which shows what repeats itself at all. All
+FOLDER is a checkout of another commit; `--against .` compares this one with itself, which shows what is reproducible at all. All
 runs are real (Ray, vLLM, Megatron) and made with `deterministic=true`:
 
 - rollouts: two steps at a learning rate that changes no weight; tokens, masks, logprobs, versions, rewards, ends and order;
 - updates: the batches that the oracle recorded, through the trainer of each side; gradients, weights and metrics;
 - steps: three steps of training; the same as for rollouts, the trainer's logprobs, metrics, and the weights at the end.
 
-Each side reads what it recorded, and trains, by its own checkout's `tools/oracle_side.py`. Seconds in metadata are not compared.
+Each side reads its records, and trains, by its own checkout's `tools/oracle_side.py`. Seconds in metadata are not compared.
 
 A cell says "equal" where everything is the same bit for bit, else the largest difference relative to the largest value and where
 it is. Ends with 1 if anything differs by more than 1e-6.
@@ -94,7 +94,7 @@ class Differences:
 
     @property
     def is_within(self) -> bool:
-        """Nothing differs by more than the limit."""
+        """True if nothing differs by more than the limit."""
         return bool(self.num_compared) and all(far <= LIMIT for far in self.found.values())
 
 
@@ -142,7 +142,7 @@ class Side:
 
 
 def compare(method: str, comparison: str, ours: Side, oracle: Side) -> Differences:
-    """One cell."""
+    """One cell of the table."""
     differences = Differences()
     if comparison == "updates":
         _compare_updates(differences, method, ours, oracle)
@@ -157,7 +157,7 @@ def compare(method: str, comparison: str, ours: Side, oracle: Side) -> Differenc
 
 
 def compare_rollouts(differences: Differences, ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
-    """Compares what two sides recorded; see `oracle_side.py`."""
+    """Compares the records of two sides; see `oracle_side.py`."""
     differences.exact("number of rollouts", len(ours), len(others))
     for left, right in zip(ours, others):
         samples = left.pop("samples"), right.pop("samples")
@@ -184,7 +184,7 @@ def _compare_metrics(differences: Differences, ours: list[dict[str, Any]], other
 
 
 def _compare_updates(differences: Differences, method: str, ours: Side, oracle: Side) -> None:
-    """Batches are those of the oracle's run of three steps, of which each has an optimizer step."""
+    """Batches are those of the oracle's run of three steps; each has an optimizer step."""
     run = oracle.run(method, "steps", TRAINED)
     oracle.recorded(run)
     folders: list[Path] = []

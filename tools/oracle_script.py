@@ -35,7 +35,7 @@ class Calculator(Rehearsal):
         return {"line": ["calculation"], "answer": ["right", "wrong"], "stop reason": ["answered", "turn_limit", "malformed"]}
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """Its calculations and its answer."""
+        """The rollout's calculations and its answer."""
         metrics = rollout["metrics"]
         if metrics.get("calculated"):
             yield "line", "calculation"
@@ -43,6 +43,6 @@ class Calculator(Rehearsal):
             yield "answer", "right" if metrics["strict"] else "wrong"
 
     def act(self, asked: Asked, acts: Sequence[str]) -> str:
-        """By the group's slot and the place in it: a session is named `asdiv_train-SLOT-MEMBER-ab12cd34-ATTEMPT`."""
+        """The part by the group's slot and the place in it: a session is named `asdiv_train-SLOT-MEMBER-ab12cd34-ATTEMPT`."""
         _, slot, member, _, _ = asked.session.rsplit("-", 4)
         return acts[(int(slot) * self.config.rollout.num_samples_per_prompt + int(member)) % len(acts)]

@@ -4,9 +4,9 @@
     python tools/oracle_side.py updates RECORDED.json FOLDER [WORD…]
 
 Each checkout has its own, so that only the form of RECORDED.json is common to both: a list of rollouts in the order of their
-files, `{"step": 1, "group_index": 0, "reward": 1.0, …, "samples": [{"advantage": 0.5, …, "columns": {"tokens": [5, 9], …}}]}`.
-Of `updates`, the words compose the run's configuration, and FOLDER gets the gradients that stand before each optimizer step, the
-weights after the last, and metrics.
+files, `{"step": 1, "group_index": 0, "reward": 1.0, …, "samples": [{"advantage": 0.5, …, "columns": {"tokens": [5, 9], …}}]}`. Of
+`updates`, the words compose the run's configuration, and FOLDER gets the gradients before each optimizer step, the weights after
+the last, and metrics.
 """
 
 import json
@@ -20,7 +20,7 @@ OF_SAMPLE = ("response", "num_prompt_tokens", "response_length", "reward", "meta
 
 
 def rollouts(run: str, target: str) -> None:
-    """Writes what a run recorded."""
+    """Writes the records of a run."""
     import numpy as np
 
     from vime.types import COLUMNS, Column
@@ -43,7 +43,7 @@ def rollouts(run: str, target: str) -> None:
 
 
 def updates(recorded: str, target: str, *words: str) -> None:
-    """Trains on what was recorded, an optimizer step for each step of the run, and writes gradients, weights and metrics."""
+    """Trains on the recorded batches, an optimizer step for each step of the run, and writes gradients, weights and metrics."""
     from vime.preflight.compose import compose_run
     from vime.rehearsal.shrink import shrink
     from vime.rehearse import furnish

@@ -27,10 +27,10 @@ THINGS = {
     },
     WEIGHT: {"vime": {"WeightPayload", "FileUpdateInfo"}},
 }
-"""Classes of what a sample is made of and made into from the client's answer on, of this version and of earlier ones, and of what
-stands for weights, by the beginning of their module."""
+"""Classes that a sample is made of or made into, from the client's answer on, and classes that represent weights, by the
+beginning of their module. They include those of earlier versions."""
 IDS = {"_held_ids", "_rest", "columns", "environment", "ids", "output_ids", "tokens", "tokens_T"}
-"""Attributes and slots under which such a class holds token ids, and is no property of what another one holds."""
+"""Attributes and slots under which these classes hold token ids themselves, not as a property of what another object holds."""
 LOSSES = {"policy_loss", "sft_loss"}
 AGENT = "generate"
 """Function of an agent, whose first argument is the context."""
@@ -61,7 +61,7 @@ class Probe:
         self.move(notes)
 
     def move(self, notes: Path) -> None:
-        """Notes what follows in another file."""
+        """Writes further notes to another file."""
         self._notes, self._seen = notes, set[tuple[str, str, str]]()
 
     def watch(self, frame: FrameType, event: str, value: Any) -> None:
@@ -99,7 +99,7 @@ class Probe:
             self._note(FRAMES, str(len(names)), " < ".join(names))
 
     def _sent(self, frame: FrameType) -> None:
-        """A request over HTTP or a call to an actor hands on what the innermost function has that has such a thing."""
+        """Notes that a request over HTTP or a call to an actor hands on the things of the innermost function that has any."""
         before = frame.f_back
         while before is not None:
             if (file := self._file(before.f_code)) and (kinds := [kind for kind in THINGS if self._has(before, kind)]):
@@ -136,7 +136,7 @@ class Probe:
         return next((kind for value in values if (kind := self._kind(value, depth - 1)) is not None), None)
 
     def _caller(self, frame: FrameType, kind: str) -> str:
-        """The file of vime that called, past functions of other packages if the caller has such a thing; nobody's otherwise."""
+        """The file of vime that called, past functions of other packages if the caller has such a thing; otherwise `OUTSIDE`."""
         before = frame.f_back
         while before is not None and self._file(before.f_code) is None:
             before = before.f_back

@@ -1,6 +1,6 @@
 """The metrics of a method's `eval_log` about a whole run: all data sets of a row together, and each by itself.
 
-Which of its metrics stand in a results page is data: `logs` of `results/papers/METHOD.yaml`, with a title for each.
+Data decide which of its metrics are in a results page: `logs` of `results/papers/METHOD.yaml`, with a title for each.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any] | None:
     """Metrics by row and data set, and the figure's lines; None if the run had no `eval_log`.
 
     `about` is `{"metrics": {name: title}, "figure": name, "title": …, "x_label": …}`, with or without a figure. The figure shows
-    each row over all data sets, or with `"each": row` the data sets of that row. Raises what `read_evaluation` raises.
+    each row over all data sets, or with `"each": row` the data sets of that row. Raises the errors of `read_evaluation`.
     """
     evaluation = read_evaluation(path)
     if not evaluation.config["method"]["eval_log"]:
@@ -51,7 +51,7 @@ def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def figure_of(logs: dict[str, Any], about: dict[str, Any]) -> str:
-    """The figure of a run as a whole SVG file; what all lines have in common stands at the axis."""
+    """The figure of a run as a whole SVG file; a name that all lines have in common is the axis label."""
     names = {name for figure in logs["figure"].values() for name in figure["series"]}
     series = [
         Series(label=row if len(names) == 1 else f"{row}: {name}", x=list(figure["x"]), y=list(values))

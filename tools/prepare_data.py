@@ -89,7 +89,7 @@ def _from_url(entry: dict[str, Any], folder: Path) -> tuple[dict[str, Path], str
 
 
 def local(paths: list[Path], wanted: list[str]) -> dict[str, Path]:
-    """The given local files by name; a folder stands for the `wanted` files if it is a copy of their repository, else for all.
+    """The given local files by name; a folder means the `wanted` files if it copies their repository, else all its files.
 
     Raises `PreparationError` if a path does not exist, if such a copy lacks a file, or if two files have the same name.
     """

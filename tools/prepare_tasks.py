@@ -1,7 +1,7 @@
 """Makes, verifies and deduplicates the rows of a coding data set, for tools/prepare_data.py.
 
-Each row's reference solution must pass its hidden tests in a workspace, and its untouched repository must not. Of a training set,
-rows are left out that an evaluation set in the same folder has too, by their statement or their reference solution.
+Each row's reference solution must pass its hidden tests in a workspace, and its untouched repository must not. A training set
+leaves out rows that an evaluation set in the same folder has too, by their statement or their reference solution.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ TASK_SECONDS = 60.0
 
 
 def task_rows(entry: dict[str, Any], paths: list[Path], *, repositories: Path | None) -> list[dict[str, Any]]:
-    """The rows of an entry of the table from local files. Raises `PreparationError` if they are not what the entry needs."""
+    """The rows of an entry of the table from local files. Raises `PreparationError` if they do not fit the entry."""
     options = entry.get("options", {})
     if entry["tasks"] != SWE:
         if len(paths) != 1:
@@ -71,7 +71,7 @@ def others_of(name: str, entry: dict[str, Any], table: dict[str, dict[str, Any]]
 
 
 async def verified(rows: list[dict[str, Any]], *, seconds: float, console: Console) -> list[Verified]:
-    """Verifies rows in their order, as many at a time as there are cores."""
+    """Verifies rows in their order, one per core at a time."""
     places, config = asyncio.Semaphore(os.cpu_count() or 1), GradingConfig(seconds=seconds)
     opened = fresh_workspaces(WorkspaceConfig())
     with Progress(console=console, transient=True) as progress:
@@ -97,7 +97,7 @@ def prepare_tasks(
     is_verified: bool,
     console: Console,
 ) -> dict[str, Any]:
-    """Writes NAME.jsonl and returns what the manifest says about it. Raises `PreparationError` if no row is left."""
+    """Writes NAME.jsonl and returns its entry for the manifest. Raises `PreparationError` if no row is left."""
     found = task_rows(entry, paths, repositories=repositories)
     kept = without_duplicates(found, others=others_of(name, entry, table, out))
     tried = [Verified(instance_id=str(row["instance_id"]), row=row) for row in kept.rows]
@@ -124,7 +124,7 @@ def prepare_tasks(
 
 
 def report(manifest: dict[str, Any], console: Console) -> None:
-    """Prints counts, and what was left out by name."""
+    """Prints counts, and the names of rows that were left out."""
     console.print(
         f"  {manifest['num_rows']:,} rows of {manifest['num_read']:,}: {manifest['num_duplicates']:,} duplicates removed, "
         f"{len(manifest['excluded']):,} excluded{'' if manifest['is_verified'] else '; not verified'}"

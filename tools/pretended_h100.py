@@ -3,9 +3,9 @@
     PYTHONPATH=. GPU_ENVIRONMENT/bin/python tools/pretended_h100.py CASES ROWS
 
 `CASES` is a file of JSON lines, `{"case": "qwen2.5-7b on one_node", "flags": ["--model", …]}`; `ROWS` gets one line for each,
-with what was configured, or with the error. Nothing is loaded and no kernel runs: what NVIDIA's library (NVML) and `torch.cuda`
-say of the machine is answered here, and the extension that reserves memory links to a driver without functions, which must stand
-on `LD_LIBRARY_PATH` (`tools/gpu_build_check.py` compiles it and starts this program).
+with the resulting configuration, or with the error. Nothing is loaded and no kernel runs: what NVIDIA's library (NVML) and
+`torch.cuda` say of the machine is answered here, and the extension that reserves memory links to a driver without functions,
+which must be on `LD_LIBRARY_PATH` (`tools/gpu_build_check.py` compiles it and starts this program).
 """
 
 import json
@@ -79,7 +79,7 @@ def configured(flags: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Writes a row for every case; an error of one stands in its row."""
+    """Writes a row for every case; the row of a failed case has its error."""
     cases, rows = map(Path, sys.argv[1:])
     os.environ |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_SERVER_DEV_MODE": "1"}
     pretend()

@@ -1,4 +1,4 @@
-"""The record of rehearsals, results/rehearsals.json: what was rehearsed, when, and from which commit."""
+"""The record of rehearsals, results/rehearsals.json: the experiment, the time and the commit of each."""
 
 import json
 from pathlib import Path

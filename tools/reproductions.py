@@ -3,10 +3,10 @@
     python tools/reproductions.py
     python tools/reproductions.py --rehearsed RUN…     # first notes rehearsals (`rehearse=true`) in results/rehearsals.json
 
-Rows and experiments come from results/papers/METHOD.yaml and the experiments themselves, each of which is composed and checked as
-by `mode=plan`. Hours are estimates: floating-point operations of the lengths that `effort` assumes, divided by what the GPUs of
-the experiment compute at the shares below. `run` stands only where results/METHOD.json holds the row, and `rehearsed` only where
-results/rehearsals.json has its experiment.
+Rows and experiments come from results/papers/METHOD.yaml and the experiments themselves. Each experiment is composed and checked
+as by `mode=plan`. Hours are estimates: floating-point operations of the lengths that `effort` assumes, divided by the operations
+per hour of the experiment's GPUs at the shares below. `run` is shown only where results/METHOD.json holds the row, and
+`rehearsed` only where results/rehearsals.json has its experiment.
 """
 
 import argparse

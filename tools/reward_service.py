@@ -5,7 +5,7 @@ r"""An example of a reward service: 1 if a reply ends with the reference, else 0
     python -m vime.run +method=memagent method.reward=vime.reward_service.hook.reward \
         reward_service.url=http://127.0.0.1:8900/score reward_service.api_key_variable=REWARD_KEY
 
-The format of requests and answers stands in `vime/reward_service/README.md`.
+The format of requests and answers is described in `vime/reward_service/README.md`.
 """
 
 import argparse

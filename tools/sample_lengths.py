@@ -1,4 +1,4 @@
-"""Sequence lengths of the methods, drawn at random: what the benchmarks pack, train on and serve.
+"""Sequence lengths of the methods, drawn at random: the input that the benchmarks pack, train on and serve.
 
 `PAPER` lengths follow the settings of the methods' papers and code; `TINY` ones are short enough to train on with a laptop.
 """
@@ -11,7 +11,7 @@ Lengths = list[tuple[int, int]]
 
 
 def memagent(num_rollouts: int, seed: int = 0) -> Lengths:
-    """A document of 25,000 to 35,000 tokens in chunks of 5,000; the last chunk is what is left, the last turn has none.
+    """A document of 25,000 to 35,000 tokens in chunks of 5,000; the last chunk is the rest, and the last turn has none.
 
     Prompts have 90 tokens of their own, the question, the memory (at most 1,024) and the chunk (arXiv 2507.02259).
     """

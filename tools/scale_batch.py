@@ -27,7 +27,7 @@ PROMPT_TOKENS = 2048
 VOCABULARY = 150_000
 MAX_TOKENS = 65_536
 OBJECT_STORE_BYTES = 6 * 2**30
-"""Room for the rollouts of both kinds of checkout at once: the time of Ray's spilling to disk is no part of this."""
+"""Room for the rollouts of both kinds of checkout at once: the time of Ray's spilling to disk is not measured here."""
 
 
 class Maker:
@@ -147,7 +147,7 @@ def measure(num_prompts: int, num_rollouts: int, num_tokens: int, num_ranks: int
 
 
 async def _measure(num_prompts: int, num_rollouts: int, num_tokens: int, num_ranks: int) -> Numbers:
-    """The same, after a small batch for imports."""
+    """Measures a batch, after a small one for imports."""
     from vime.config import RolloutConfig, RunConfig, TrainerConfig
 
     config = RunConfig(

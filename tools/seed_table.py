@@ -34,7 +34,7 @@ Percent of all items, failures included as 0, {over}. Written by
 
 
 def shares(items: Items) -> dict[str, float]:
-    """Means of all metrics of items, in percent; of an item without one of them it is 0. {"strict": 81.5, "lenient": 82.0}"""
+    """Means of all metrics of items, in percent; an item without a metric counts as 0. {"strict": 81.5, "lenient": 82.0}"""
     names = dict.fromkeys(name for item in items for name in item["metrics"])
     return {name: 100 * fmean(item["metrics"].get(name, 0.0) for item in items) for name in names}
 

@@ -1,10 +1,10 @@
-"""Lets Claude Code and Codex each solve a task of QuixBugs in a workspace without a network, and audits what would be trained.
+"""Lets Claude Code and Codex each solve a task of QuixBugs in a workspace without a network, and audits the trained tokens.
 
     make agents && python tools/solve_with_programs.py [--markdown PATH]
 
-Everything is what a run uses (`agentic.coding.generate` and `reward`: workspace, session, gateway, patch, hidden tests in a
-fresh workspace) except the model: it says what its script says. The exit code is 1 if a patch is not worth 1.0, or if a sampled
-token is not trained exactly once.
+Everything is what a run uses (`agentic.coding.generate` and `reward`: workspace, session, gateway, patch, hidden tests in a fresh
+workspace) except the model: its replies follow a script. The exit code is 1 if a patch is not worth 1.0, or if a sampled token is
+not trained exactly once.
 """
 
 import argparse

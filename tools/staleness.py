@@ -5,13 +5,13 @@
     python tools/staleness.py --long-tail --lr-schedule linear --output results/staleness_long_tail_decay
 
 In the asynchronous runs the servers change weights between two tokens. The first of them is repeated with the cache kept over
-each sync (`serving.keep_cache`): what that costs shows in the logprobs of tokens of the weights in training, of which a lower
-bound on the age leaves more. With `--long-tail` nothing is repeated; instead the agents of the asynchronous runs first call a
-tool that now and then takes many steps (`long_tail.py`), so that rollouts of late groups are sampled again. With a learning rate
-that falls to 0 (`--lr-schedule`) the end of a run is no accident of its last updates. Writes PATH.md and PATH.json after every
-seed; run folders stand under outputs/staleness, and one that is complete is not run again. Every mode is compared with the first:
-paired differences over the same items of all data sets, with their 95 % interval over items. The goal is about the modes that
-clear the cache, each against each.
+each sync (`serving.keep_cache`): its cost shows in the logprobs of tokens that were sampled under the weights in training; a
+lower bound on the age leaves more of these tokens. With `--long-tail` nothing is repeated; instead the agents of the asynchronous
+runs first call a tool that now and then takes many steps (`long_tail.py`), so that rollouts of late groups are sampled again.
+With a learning rate that falls to 0 (`--lr-schedule`) the end of a run does not depend on chance in its last updates. Writes
+PATH.md and PATH.json after every seed; run folders are under outputs/staleness, and a complete one is not run again. Every mode
+is compared with the first: paired differences over the same items of all data sets, with their 95 % interval over items. The goal
+is about the modes that clear the cache, each against each.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Mode:
 
     @property
     def name(self) -> str:
-        """Its name in the table."""
+        """The mode's name in the table."""
         traits = (", cache kept" if self.keep_cache else "") + (", long tail" if self.long_tail else "")
         return f"max_staleness={self.staleness}{traits}"
 
@@ -66,17 +66,17 @@ class Ends:
     scores: dict[str, list[float]] = field(default_factory=dict)
     """Strict, 0-100, by data set; one per seed."""
     differences: list[float] = field(default_factory=list)
-    """From the first mode, over all items, one per seed."""
+    """Differences from the first mode over all items, one per seed."""
     intervals: list[list[float]] = field(default_factory=list)
     lowest_rewards: list[float] = field(default_factory=list)
     """Lowest mean reward of a batch in the second half of the run, one per seed."""
     staleness_mean: float = 0.0
     share_resampled: float = 0.0
-    """Rollouts that were sampled again, by those that were trained."""
+    """Ratio of rollouts that were sampled again to trained ones."""
     num_current_tokens: int = 0
     """Trained tokens of the weights in training, over all steps and seeds; the differences below are over these."""
     logprob_difference_mean: float = 0.0
-    """Between trainer and servers."""
+    """Mean difference between the logprobs of trainer and servers."""
     logprob_difference_max: float = 0.0
     commits: list[str] = field(default_factory=list)
     """The commit of each run."""
@@ -170,7 +170,7 @@ def page(found: list[Ends], seeds: list[int], result: Result) -> str:
 
 
 def main() -> None:
-    """Runs what is missing, and writes what there is after every seed."""
+    """Makes the missing runs, and writes the results after every seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

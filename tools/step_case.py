@@ -1,8 +1,8 @@
 """One case of the benchmark of whole steps: a random model with a real tokenizer, prompts, and how long every reply is.
 
-The case goes to both sides as a folder: a Hugging Face checkpoint and `step.json`. A random model ends no reply by itself, so a
-case says how many tokens each has: both sides sample as many. Nothing of this project is imported, because one side runs under
-another Python installation.
+The case goes to both sides as a folder: a Hugging Face checkpoint and `step.json`. A random model does not end its replies, so a
+case gives the number of tokens of each; both sides sample that number. Nothing of this project is imported, because one side runs
+under another Python installation.
 """
 
 import json
@@ -144,5 +144,5 @@ def _words() -> list[str]:
 
 
 def _text(generator: random.Random, words: list[str], tokens: int) -> str:
-    """About so many tokens: such a word has three or four of the tokenizer's."""
+    """A text of about `tokens` tokens: such a word has three or four of the tokenizer's."""
     return " ".join(generator.choices(words, k=max(1, round(tokens / 4))))

@@ -54,12 +54,12 @@ class Step:
 
 
 class Source:
-    """A case's prompts, in their order and without end; agents are told how long their replies are."""
+    """A case's prompts, in their order and without end; agents get the length of their replies."""
 
     def __init__(self, case: StepCase, first: int) -> None:
         self._case, self._numbers = case, itertools.count()
         self._first = first
-        """No two sources of a run give a prompt of the same `index`."""
+        """The first `index`; no two sources of a run give prompts of the same one."""
 
     def next(self) -> Prompt:
         """The next prompt."""
@@ -106,14 +106,14 @@ class Ours:
         return Step(wall=wall, cpu=spent, metrics=json.loads(last))
 
     async def end(self) -> None:
-        """No more of this work."""
+        """Ends the present work."""
         if self._batches is not None:
             await self._batches.stop()
             self._batches = None
 
 
 def cpu_times(not_ours: Collection[int] = ()) -> dict[tuple[str, int], float]:
-    """Seconds so far of each process of the system, by what it is and its number; this process is one of them."""
+    """Seconds so far of each process of the system, including this one, by its kind and its number."""
     found: dict[tuple[str, int], float] = {}
     me = psutil.Process()
     for process in [me, *me.children(recursive=True)]:
@@ -127,7 +127,7 @@ def cpu_times(not_ours: Collection[int] = ()) -> dict[tuple[str, int], float]:
 
 
 def spent_since(before: dict[tuple[str, int], float], not_ours: Collection[int] = ()) -> dict[str, float]:
-    """CPU seconds since then, by what a process is."""
+    """CPU seconds since `before`, by the kind of process."""
     spent = dict.fromkeys([*KINDS.values(), REST], 0.0)
     for (kind, pid), seconds in cpu_times(not_ours).items():
         spent[kind] += seconds - before.get((kind, pid), 0.0)

@@ -34,7 +34,7 @@ WORDS = [
     "evaluation.rows=[]",
 ]
 OUTSIDE = "/var/tmp"
-"""For a run folder in surroundings without `/tmp`."""
+"""Place of a run folder in surroundings without `/tmp`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Seen:
     row: str
     wanted: str
     code: int | None
-    """None if it did not end in time."""
+    """The exit code; None if the run did not end in time."""
     steps: int
     said: str
     """The last line, or of a refusal its reason."""
@@ -149,13 +149,13 @@ def _cell(text: str) -> str:
 
 
 def earlier(file: Path | None, *, but: list[str]) -> list[Seen]:
-    """The rows that a file has of earlier calls, but for those that are tried again or are none any more."""
+    """The rows of earlier calls in a file, without those that are tried again or no longer exist."""
     rows = json.loads(file.read_text()) if file is not None and file.exists() else []
     return [Seen(**row) for row in rows if row["row"] not in but and row["row"] in {row.name for row in ROWS}]
 
 
 def main() -> int:
-    """Tries the rows one after another; what is done is written after each."""
+    """Tries the rows one after another; results are written after each."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over the names of the rows; others of --json are kept")

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 NO_PORT = "127.0.0.1:9"
-"""Nobody listens there, neither a proxy nor Ray."""
+"""Address on which nothing listens, neither a proxy nor Ray."""
 PROXIES = {
     name: f"http://{NO_PORT}" for names in ("http_proxy", "https_proxy", "all_proxy") for name in (names, names.upper())
 } | {"no_proxy": None, "NO_PROXY": None}
@@ -25,7 +25,7 @@ class End(Enum):
     """The way in which a run is to end."""
 
     trains = "trains"
-    """One step is trained, with exit code 0."""
+    """The run trains one step, with exit code 0."""
     plans = "plans"
     """The plan is shown."""
     refuses = "refuses"
@@ -33,17 +33,17 @@ class End(Enum):
 
 
 def anywhere() -> str:
-    """For surroundings that can be made on every machine."""
+    """Condition of surroundings that can be made on every machine."""
     return ""
 
 
 def as_root() -> str:
-    """For what needs root: mounts, control groups."""
+    """Condition of surroundings that need root, for mounts or control groups."""
     return "" if os.geteuid() == 0 else "needs root"
 
 
 def with_unshare() -> str:
-    """For a user without an account."""
+    """Condition of surroundings with a user without an account."""
     made = (
         subprocess.run(["unshare", "--user", "--map-user=12345", "true"], capture_output=True)
         if shutil.which("unshare")
@@ -62,7 +62,7 @@ class Row:
     name: str
     end: End = End.trains
     says: str = ""
-    """A regular expression that must be found in what the run prints."""
+    """A regular expression that must match in the run's output."""
     words: list[str] = field(default_factory=list)
     environment: dict[str, str | None] = field(default_factory=dict)
     """Variables to set; None removes one."""

@@ -5,16 +5,16 @@
 Runs `python -m vime.run` with these words, or one step of the tiny MemAgent task, under a probe in each of its processes
 (`path_probe.py`).
 
-**What counts.** A *thing* is a turn, a sample, a rollout, a group or what the trainer packs of them; or a named tensor or what
-stands for a set of them; alone or in a container. A file hands a thing on if one of its functions returns it, or calls a function
-of another file with it among the arguments. A file is on the way if it hands the thing on and the thing comes to the loss from
-there. What only looks at it is not on the way (metrics, journal and logs hand on numbers or nothing), nor the methods of the
-types themselves (`vime/types`), nor what waits for others (`vime/tasks.py`), nor what carries it between processes (Ray, HTTP),
-nor an agent outside `vime/`. Threads, queues and processes make a hand-over invisible, so whatever is handed to them counts as
-handed to everyone who takes something from them: rather a file too many than one too few.
+**What counts.** A *thing* is a turn, a sample, a rollout, a group or what the trainer packs of them; or a named tensor or an
+object that represents a set of them; alone or in a container. A file hands a thing on if one of its functions returns it, or
+calls a function of another file with it among the arguments. A file is on the way if it hands the thing on and the thing comes to
+the loss from there. Code that only looks at it is not on the way (metrics, journal and logs hand on numbers or nothing). Neither
+are the methods of the types themselves (`vime/types`), code that waits for others (`vime/tasks.py`), code that carries it between
+processes (Ray, HTTP), and an agent outside `vime/`. Threads, queues and processes make a hand-over invisible, so a thing that is
+handed to them counts as handed to all code that takes something from them: rather a file too many than one too few.
 
-Beside them stand the frames of vime on the stack where an agent's `generate` is entered, and the forms of a sample: the classes
-on its way from the client's answer to the loss that hold its token ids themselves, and not by way of another one.
+Beside them are the frames of vime on the stack where an agent's `generate` is entered, and the forms of a sample: the classes on
+its way from the client's answer to the loss that hold its token ids themselves, and not by way of another one.
 
 Files are listed by their distance from the end of the way. `--checkout` looks at another version of the project, with the same
 packages.
@@ -55,7 +55,7 @@ class HandOver:
 
 
 def read(folder: Path) -> dict[str, list[HandOver]]:
-    """All that the probes have noted, by what was handed over."""
+    """All notes of the probes, by the thing that was handed over."""
     found: defaultdict[str, list[HandOver]] = defaultdict(list)
     for file in sorted(folder.glob("*.txt")):
         for line in file.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Trains an agent of another library for ten steps, unchanged, in an environment of its own, and audits what was trained of it.
+"""Trains an agent of another library for ten steps, unchanged, in an environment of its own, and audits its trained tokens.
 
     python tools/train_library_agent.py langgraph [--seed N] [--num-steps N] [--num-rollouts N] [--json PATH] [--markdown PATH]
     python tools/train_library_agent.py strands

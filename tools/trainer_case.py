@@ -101,7 +101,7 @@ def padded_batches(case: Case) -> list[list[dict[str, Any]]]:
 
 
 def flops(size: str, rows: list[tuple[int, int]]) -> float:
-    """Forward and backward FLOPs of rows of (places, of which are projected onto the vocabulary).
+    """Forward and backward FLOPs of rows; a row is (number of places, number of places projected onto the vocabulary).
 
     6 per parameter and place, and causal attention; recomputation in the backward pass is not counted.
     """
@@ -123,8 +123,8 @@ def needed_flops(case: Case) -> float:
 
 
 def executed_flops(case: Case, side: str) -> float:
-    """FLOPs of a padded side: batches as wide as their longest sequence (`hugging_face`), or all as the whole batch's
-    longest prompt and response (`trl`, which pads before it splits); the former projects all places, the latter responses."""
+    """FLOPs of a padded side: batches as wide as their longest sequence (`hugging_face`), or all as the whole batch's longest
+    prompt and response (`trl`, which pads before it splits); `hugging_face` projects all places, `trl` only responses."""
     rows: list[tuple[int, int]] = []
     prompts, responses = ([len(sequence[part]) for sequence in case.sequences] for part in ("prompt", "response"))
     for batch in padded_batches(case):

@@ -1,8 +1,8 @@
 """The time of a training step, by kind of work; `bench_trainer.py --profile` writes the table.
 
 PyTorch's profiler gives each operation's time without those it calls. An operation counts as the kind that its own name or the
-nearest name around it says; what is left of the step is Python, Megatron's schedule and packing. Times are the clock's, so on a
-busy machine the shares of one step vary, and the table holds medians.
+nearest name around it says; the rest of the step is Python, Megatron's schedule and packing. Times are the clock's, so on a busy
+machine the shares of one step vary, and the table holds medians.
 """
 
 import time

@@ -3,8 +3,8 @@
     python tools/trainer_sides.py ours|profile|hugging_face|rate NUM_THREADS
 
 `ours` is `vime.trainer.lockstep.LockstepEngine.train`, as a run makes a step: packing, forward, loss, backward, clipping, Adam,
-metrics; `profile` is the same under PyTorch's profiler. `hugging_face` is what one writes first: right-padded batches, logits
-of all places, a clipped policy loss, AdamW; in bfloat16 its weights and moments are bfloat16 too, which is less work than
+metrics; `profile` is the same under PyTorch's profiler. `hugging_face` is the simplest implementation: right-padded batches,
+logits of all places, a clipped policy loss, AdamW; in bfloat16 its weights and moments are bfloat16 too, which is less work than
 float32 masters. `rate` multiplies matrices.
 """
 

@@ -2,12 +2,12 @@
 
     /path/to/environment/bin/python tools/trl_step.py NUM_THREADS
 
-`GRPOTrainer.train()` runs as its users call it, and waits after each optimizer step until it is asked for the next. What a case's
-`trl` names: `float32` has no gradient checkpointing and no mixed precision; `defaults` has what `GRPOConfig()` has: bfloat16 by
-autocast, gradient checkpointing; `bfloat16` has the first alone; `continuous` is `float32` with transformers' continuous
-batching, for single turns; `vllm` with vLLM in the same process, which on the CPU ends at the first weight sync: vLLM 0.32
-has packed its linear layers by then (`'Parameter' object has no attribute 'weight_loader'`). An agent's tools go in as `tools=`,
-and TRL's own loop calls them.
+`GRPOTrainer.train()` runs as its users call it, and waits after each optimizer step until it is asked for the next. The values of
+a case's `trl`: `float32` has no gradient checkpointing and no mixed precision; `defaults` has what `GRPOConfig()` has: bfloat16
+by autocast, gradient checkpointing; `bfloat16` has the first alone; `continuous` is `float32` with transformers' continuous
+batching, for single turns; `vllm` with vLLM in the same process, which on the CPU ends at the first weight sync: vLLM 0.32 has
+packed its linear layers by then (`'Parameter' object has no attribute 'weight_loader'`). An agent's tools go in as `tools=`, and
+TRL's own loop calls them.
 """
 
 import sys
@@ -111,11 +111,11 @@ class Turns(transformers.TrainerCallback):
         self.ended = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Waits for the first."""
+        """Waits until the first step is wanted."""
         self.wanted.acquire()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Says that one is done, and waits."""
+        """Reports that a step is done, and waits for the next."""
         self.done.release()
         self.wanted.acquire()
         control.should_training_stop = self.ended

@@ -51,10 +51,11 @@ class Lesson:
 
 
 async def lesson_of(config: RunConfig, algorithm: Algorithm, batch: Batch, step: int, ask: Ask) -> Lesson:
-    """Has the algorithm say what the batch is worth, and splits it into updates.
+    """Has the algorithm compute its columns for a batch, such as advantages, and splits the batch into updates.
 
-    Where the algorithm needs columns for that, it is split twice, and the trainer is asked between: the sequences of an update
-    then stand in the same rows in both passes. Raises `HookError` if its values do not fit the batch.
+    If the algorithm first needs columns of the trainer, the batch is split twice, and the trainer is asked in between; the
+    sequences of an update are then in the same rows in both passes. Raises `HookError` if the algorithm's values do not fit the
+    batch.
     """
     if batch.demonstrations or not batch.groups:
         return Lesson(updates=[batch.demonstrations] if batch.demonstrations else [])

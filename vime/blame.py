@@ -48,7 +48,7 @@ def is_users(file: str) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Its causes, the first one first, then the error."""
+    """The causes of an error, the first one first, then the error itself."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None:
         yield from _chain(cause)

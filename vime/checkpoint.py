@@ -24,11 +24,11 @@ from vime.files.serialization import from_json, json_pieces
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
-"""Their folder in the run's."""
+"""The folder of checkpoints in the run folder."""
 DRIVER_FILE, DIGEST_FILE, BEST_FILE = "driver.json", "driver.blake2b", "best.json"
 POLL_SECONDS = 0.2
 SLOT_DEPTH = 3
-"""`driver.json` is written slot by slot of the buffer (`buffer`, `slots`, number), so that the event loop turns meanwhile."""
+"""`driver.json` is written one slot of the buffer at a time (`buffer`, `slots`, number), so as not to block the event loop."""
 ADVICE = "move this checkpoint away, and resume=true goes on from the one before"
 
 
@@ -45,7 +45,7 @@ class SavingTrainer(Protocol):
 
 
 class Checkpoints:
-    """The folder of a run's checkpoints; what an earlier start left unfinished in it is removed.
+    """The folder of a run's checkpoints; unfinished checkpoints of an earlier start are removed.
 
     One save is under way at a time. If it fails, the next call of `save`, `check`, `settle` or `close` raises a
     `CheckpointError`, or with `trainer.stop_on_failed_save=false` tells `warn`, and the run goes on.
@@ -188,7 +188,7 @@ class Checkpoints:
         self._warn(text)
 
     def _remove_old(self) -> None:
-        """All but the newest `trainer.keep_checkpoints` and the best."""
+        """Removes all checkpoints but the newest `trainer.keep_checkpoints` and the best."""
         best = self._best()
         for old in self._complete()[: -self._config.keep_checkpoints]:
             if best is None or old.name != f"step_{best['step']:06d}":
@@ -210,7 +210,7 @@ class Checkpoints:
 def newest_driver(folder: Path) -> dict[str, Any] | None:
     """The `driver` that `Checkpoints.save` was given for the newest checkpoint in `folder`; None if there is none to be read.
 
-    It is for checks before anything starts; `Checkpoints.load` refuses what is damaged.
+    It is for checks before anything starts; `Checkpoints.load` refuses damaged files.
     """
     try:
         return from_json((_complete(folder)[-1] / DRIVER_FILE).read_bytes())

@@ -125,7 +125,7 @@ class InfrastructureError(VimeError, RuntimeError):
 
 
 class RepeatabilityError(VimeError, RuntimeError):
-    """With `deterministic=true` something was decided by time or by a fault, which another run need not repeat."""
+    """In a run with `deterministic=true` something was decided by time or by a fault, which another run may not repeat."""
 
 
 class TrainingError(VimeError, RuntimeError):

@@ -43,7 +43,7 @@ class EvalLogFunction(Protocol):
 
 
 class GroupFunction(Protocol):
-    """Replaces what runs the rollouts of one group; which groups run when stays the producer's business."""
+    """Replaces the code that runs the rollouts of one group; which groups run when stays the producer's business."""
 
     async def __call__(self, context: Any, prompt: Prompt, num_rollouts: int) -> Group: ...
 
@@ -62,7 +62,8 @@ class RolloutProducer(Protocol):
 
     Only `batch` is needed. It returns `rollout.num_prompts` groups for the step that trains weight `version`; their tokens are at
     most `rollout.max_staleness` versions older. Groups come from `runner.run_group`, or are made by hand. `state` and `load`
-    carry over what a resumed run must know; the prompt source remembers its position by itself. `stop` ends what still runs.
+    carry over the state that a resumed run needs; the prompt source remembers its position by itself. `stop` ends everything that
+    still runs.
     """
 
     async def batch(self, version: int) -> list[Group]: ...
@@ -90,7 +91,7 @@ class Advantage(Protocol):
 
 
 class PolicyLoss(Protocol):
-    """Loss per token; tensors are flat over the response tokens of a micro-batch, `sequences` numbers what they belong to."""
+    """Loss per token; tensors are flat over the response tokens of a micro-batch, `sequences` numbers each token's sequence."""
 
     def __call__(
         self, config: AlgorithmConfig, logprobs: Any, old_logprobs: Any, advantages: Any, mask: Any, sequences: Any
@@ -128,15 +129,15 @@ HOOKS: dict[str, type] = {
 }
 """Configuration key of every hook, and its protocol."""
 INSTANCES: dict[str, type] = {"rollout.producer": RolloutProducer}
-"""Hooks that are classes, and the protocol of what they make."""
+"""Hooks that are classes, and the protocol of their instances."""
 NEEDED = ("batch",)
-"""The other methods of such a protocol may be left out."""
+"""Methods of this protocol that are required; the others may be left out."""
 
 
 def load_hook(path: str) -> Callable[..., Any]:
     """The object at a dotted path or at `file.py:name`.
 
-    Raises ImportError with the reason in one line, whatever the user's module raised.
+    Raises ImportError with the reason in one line, for any error of the user's module.
     """
     try:
         return _find(path)
@@ -145,7 +146,7 @@ def load_hook(path: str) -> Callable[..., Any]:
 
 
 def load_named(key: str, path: str) -> Callable[..., Any]:
-    """The function at a path, as one that raises `HookError` with key, path and place for whatever it raises."""
+    """The function at a path, wrapped so that any error it raises becomes a `HookError` with key, path and place."""
     hook = load_hook(path)
 
     def named(*arguments: Any, **keywords: Any) -> Any:
@@ -157,7 +158,7 @@ def load_named(key: str, path: str) -> Callable[..., Any]:
 
 @contextmanager
 def naming(key: str, path: str) -> Iterator[None]:
-    """Within the block a user's function is called: what it raises becomes a `HookError` that names it."""
+    """Wraps the call of a user's function: any error that it raises becomes a `HookError` that names the function."""
     try:
         yield
     except VimeError:  # says what to do itself

@@ -35,7 +35,7 @@ from vime.types import Sample
 logger = logging.getLogger(__name__)
 
 MAX_EMPTY_STEPS = 2
-"""After so many steps in a row without a trained token the run ends."""
+"""Number of steps in a row without a trained token after which the run ends."""
 
 
 def train(composed: Composed) -> None:
@@ -122,7 +122,7 @@ async def _train_supervised(session: Session) -> None:
 
 
 async def train_step(session: Session, system: Learner, batches: Batches, step: int) -> None:
-    """One batch: wait for it, train, and bring the weights to the servers once nothing pins those that they have.
+    """Waits for a batch, trains, and brings the weights to the servers once nothing pins the present ones.
 
     The probe of the last sync goes on beside generation and gradient; the optimizer step, which must not follow a failure, waits.
     """
@@ -159,7 +159,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
 
 
 async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples: list[Sample]) -> list[dict[str, Any]]:
-    """The columns that the algorithm needs of the trainer before it says what these sequences are worth."""
+    """The trainer's columns that the algorithm needs before it computes advantages of these sequences."""
     update = await trainer.hand_over(algorithm, samples, version=step, has_advantages=False)
     return await trainer.read(update, await trainer.forward(update, algorithm.needs_before))
 
@@ -180,7 +180,7 @@ async def hand_over(config: RunConfig, algorithm: Algorithm, trainer: TrainerGro
 async def make_steps(
     config: RunConfig, algorithm: Algorithm, trainer: TrainerGroup, updates: list[Update], first: Any, step: int, *, keep: bool
 ) -> tuple[dict[str, float], list[list[dict[str, Any]]]]:
-    """The optimizer steps of a batch, of which the trainer holds the `first` gradient.
+    """Makes the optimizer steps of a batch; the trainer already holds the `first` gradient.
 
     Returns metrics, and with `keep` the trainer's logprobs by update and sequence.
     """
@@ -201,7 +201,7 @@ def _records(config: RunConfig) -> bool:
 
 
 def check_trained(session: Session, step: int, metrics: dict[str, float]) -> None:
-    """Warns of a step that has trained no token. Raises TrainingError for the second in a row: such a run learns nothing."""
+    """Warns of a step that has trained no token. Raises TrainingError for the second in a row: the run learns nothing."""
     if metrics.get("train/num_tokens") != 0 or metrics.get("train/num_skipped_updates"):
         session.num_empty_steps = 0
         return
@@ -227,7 +227,7 @@ async def save_if_due(session: Session, system: Learner, batches: Batches, step:
 
 
 def is_saved_after(config: RunConfig, step: int) -> bool:
-    """True if a checkpoint is due after so many batches."""
+    """True if a checkpoint is due after `step` batches."""
     return step % config.trainer.save_every == 0 or step == config.trainer.num_steps
 
 
@@ -249,7 +249,7 @@ async def _evaluate_and_note(session: Session, system: Training, evaluator: Eval
 
 
 async def resume(session: Session, system: Learner) -> tuple[int, dict[str, Any] | None]:
-    """With `resume=true` restores the trainer and the session from the last checkpoint.
+    """Restores the trainer and the session from the last checkpoint, with `resume=true`.
 
     Returns the step to go on with and the state of the batches there; step 0 and None without a checkpoint.
     """
@@ -272,7 +272,7 @@ def _saved(session: Session) -> dict[str, Any] | None:
 
 
 def _open_journal(session: Session, step: int) -> Journal | None:
-    """The journal of a run that begins at `step`, with what finished after it before the run was interrupted."""
+    """The journal of a run that begins at `step`, with the groups that finished after it before an interruption."""
     config = session.config
     if not config.rollout.journal or config.rollout.producer:
         return None

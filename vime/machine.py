@@ -1,9 +1,9 @@
-"""The share of this machine that is ours: memory and cores.
+"""This process's share of the machine: memory and cores.
 
-Those of a container or a batch job are what its control groups (cgroup v1 and v2) and its processor affinity grant, elsewhere the
-host's.
+In a container or a batch job the share is what control groups (cgroup v1 and v2) and processor affinity grant; elsewhere it is
+all of the host's.
 
-Libraries that ask the system get the host's numbers, of which a container may have a hundredth.
+Libraries that ask the system get the host's numbers; a container may have only a hundredth of them.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 PROC = Path("/proc")
 NO_LIMIT = "max"
-"""Control groups of version 2 write this where there is no limit."""
+"""Value of a control group of version 2 that means no limit."""
 
 
 def memory_bytes() -> int:
@@ -103,7 +103,7 @@ def _counter(file: Path, name: str) -> int:
 
 
 def _lines(file: Path) -> list[str]:
-    """A file's lines; none of what cannot be read, as where there is no /proc."""
+    """A file's lines; none if it cannot be read, for example without /proc."""
     try:
         return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

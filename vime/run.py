@@ -197,7 +197,7 @@ def run_on_own_host(composed: Composed) -> int | None:
 
 
 def take_signals() -> None:
-    """SIGINT, SIGTERM and SIGHUP interrupt the run, also in a script's background job, which is started to ignore the first."""
+    """Lets SIGINT, SIGTERM and SIGHUP interrupt the run, even in a script's background job, which is started to ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, end_in_order)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # the terminal is gone; nohup has it ignored
@@ -210,7 +210,7 @@ def interrupted() -> int:
 
 
 def end_in_order(*_: object) -> None:
-    """Interrupts the run as Ctrl-C does, once: whoever else terminates it meanwhile would break off its end."""
+    """Turns the first SIGTERM or SIGHUP into Ctrl-C; later ones are ignored so that shutdown can finish."""
     signal.signal(signal.SIGTERM, ignore)
     signal.signal(signal.SIGHUP, ignore)
     signal.raise_signal(signal.SIGINT)
@@ -232,7 +232,7 @@ def show_help(words: list[str]) -> None:
     """Writes the documentation of settings (`--help trainer.lr`), or without any the text of `conf/hydra/help/vime.yaml`.
 
     The latter ends with the options of other folders. Hydra would list every option of every group first, which takes seconds and
-    which the text does not use. Raises `ConfigError` for a key that is no setting.
+    which the text does not use. Raises `ConfigError` for a key that is not a setting.
     """
     from omegaconf import OmegaConf
 

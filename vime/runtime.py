@@ -34,7 +34,7 @@ from vime.weights.payload import payload_folder
 
 STOP_TIMEOUT_SECONDS = 30.0
 IMPATIENT = 3
-"""Number of signals that break off the start of Ray."""
+"""Number of signals that abort the start of Ray."""
 
 
 class Runtime:
@@ -122,8 +122,8 @@ class Between:
 async def running(config: RunConfig, *, say: Callable[[str], None]) -> AsyncIterator[Runtime]:
     """The runtime of a run: a new one, which ends with the run, unless this process keeps the parts of its runs.
 
-    Then it may be that of an earlier run, and stays if this one ends well. Parts on shared GPUs, which belong now to the trainer
-    and now to the servers, are never kept. Raises what `Runtime` raises.
+    If it does, the runtime may come from an earlier run, and it is kept if this run succeeds. Parts on shared GPUs are never
+    kept, because trainer and servers use these GPUs alternately. Raises what `Runtime` raises.
     """
     runtime, Between.runtime = Between.runtime, None
     if runtime is not None and not runtime.fits(config):
@@ -149,7 +149,7 @@ async def end_kept() -> None:
 
 @contextmanager
 def signals_end() -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM end the process at once: Ray waits for another's answer where no handler runs.
+    """Lets SIGINT and SIGTERM end the process at once within the block, because no handler runs while Ray waits for an answer.
 
     Nothing of the run is on the cluster so far, and the reaper clears this machine.
     """
@@ -166,10 +166,10 @@ def signals_end() -> Iterator[None]:
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM wait for its end, and Ray sets no handlers of its own.
+    """Holds SIGINT and SIGTERM back until the end of the block, and keeps Ray from setting handlers of its own.
 
-    Half of a Ray would end with a dump of its stack, and its handler would end the program where it stands. The third
-    signal breaks off the block.
+    Otherwise a half-started Ray would end with a stack dump, and its handler would end the program on the spot. The third signal
+    aborts the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

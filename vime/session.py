@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """One run as people see it."""
+    """The side of a run that people see: its folder, display, report and scores."""
 
     def __init__(self, composed: Composed, directory: RunDirectory, prompts: dict[str, list[Prompt]]) -> None:
         self.config = composed.config
@@ -187,7 +187,7 @@ class Session:
             self._totals = state["totals"]
 
     def _end_early(self, error: BaseException) -> None:
-        """Says where the run stands and how it goes on, on the screen, in `ended.json` and on top of the report."""
+        """Says how far the run has come and how to continue it, on the screen, in `ended.json` and on top of the report."""
         path, step = self.directory.path, self._totals["num_steps"]
         if isinstance(error, ConfigError) and not self.config.resume and not step:
             self.directory.withdraw()
@@ -213,7 +213,7 @@ class Session:
     def _write_eval_logs(
         self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]
     ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
-        """Writes what the method's `eval_log` says into a file per data set.
+        """Writes the method's `eval_log` into a file per data set.
 
         Returns its metrics as `eval_log/<data set>/<metric>`, and its figures likewise.
         """
@@ -227,7 +227,7 @@ class Session:
 
 
 def _recorder(config: RunConfig, directory: RunDirectory) -> Recorder:
-    """The recorder of samples; if their tokens are kept, the bytes of each token stand in the run folder as well."""
+    """The recorder of samples; if their tokens are kept, the bytes of each token are in the run folder as well."""
     detail = config.logger.rollouts
     supervised = config.mode is Mode.train and config.algorithm.name is AlgorithmName.sft
     if supervised or detail in (RolloutDetail.none, RolloutDetail.texts):
@@ -253,10 +253,10 @@ def percent(scores: list[RunScore], dataset: str) -> float:
 def eval_logs(
     config: RunConfig, row: str, label: str, results: dict[Job, list[dict[str, Any]]]
 ) -> dict[str, tuple[str, EvalLog]]:
-    """The method's log of each data set and the name of its file; none for a model that is asked without the agent.
+    """The method's log of each data set, with the name of its file; empty for a model that is asked without the agent.
 
-    `results` are the items of all jobs of one row; those at other temperatures than the table's are left out. Where `eval_log`
-    raises, the scores stand without its metrics.
+    `results` are the items of all jobs of one row; those at other temperatures than the table's are left out. If `eval_log`
+    raises, the scores are kept without its metrics.
     """
     if config.method.eval_log is None or row.startswith(SINGLE_TURN):
         return {}

@@ -1,4 +1,4 @@
-"""The time of a step: its phases, and what trainer and servers did at the same time."""
+"""The time of a step: its phases, and the overlapping work of trainer and servers."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from vime.chat.traffic import ModelUsage
 
 
 class StepClock:
-    """Splits a step into named phases; with `usage` it also says what the servers did in each."""
+    """Splits a step into named phases; with `usage` it also reports the servers' work in each."""
 
     def __init__(self, usage: Callable[[], Awaitable[ModelUsage]] | None = None) -> None:
         self._usage = usage

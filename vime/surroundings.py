@@ -1,8 +1,8 @@
-"""The process's surroundings, made bearable in one place: streams, home folder, temporary folders, proxies.
+"""Workarounds for a process's surroundings, in one place: streams, home folder, temporary folders, proxies.
 
-Terminals that are not UTF-8 or are gone, a HOME that cannot be written, a TMPDIR too long for sockets and a proxy between two
-programs of one machine belong to whoever starts us; none of them may end a run. Everything here is handed on by environment
-variables, so that servers, trainer ranks and the libraries in them have it too.
+None of these may end a run: a terminal that is not UTF-8 or is gone, a HOME that cannot be written, a TMPDIR too long for
+sockets, a proxy between two programs of one machine. All of them are the choice of the user or the system that starts the
+process. Every fix is handed on by environment variables, so that servers, trainer ranks and the libraries in them have it too.
 """
 
 import codecs
@@ -36,7 +36,7 @@ NUM_NAMES = 10
 class PatientStream(io.TextIOWrapper):
     """A stream of text into an open file, whose writer does not fail if the disk is full or the terminal is gone.
 
-    That costs what was written. The file below is Python's own: a signal whose handler raises, between a write in Python and its
+    This loses the written data. The file below is Python's own: a signal whose handler raises, between a write in Python and its
     return, would make the buffer write the same once more.
     """
 
@@ -46,13 +46,13 @@ class PatientStream(io.TextIOWrapper):
         super().__init__(file, encoding=encoding, errors=errors, line_buffering=True)
 
     def write(self, text: str, /) -> int:
-        """Writes what can be written, and says that all of it was."""
+        """Writes as much as possible, and reports that all of it was written."""
         with contextlib.suppress(OSError):  # there is nowhere left to say so
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Writes what is buffered, as far as it can be written."""
+        """Writes the buffered data, as far as possible."""
         with contextlib.suppress(OSError):
             super().flush()
 
@@ -82,7 +82,7 @@ def settle() -> None:
 
 
 def restart_in_utf8() -> None:
-    """Starts this program again in Python's UTF-8 mode if the locale is another: files are UTF-8 whatever the terminal shows."""
+    """Starts this program again in Python's UTF-8 mode if the locale is another: files are UTF-8 regardless of the terminal."""
     if sys.flags.utf8_mode or not sys.executable or codecs.lookup(locale.getpreferredencoding(False)).name == "utf-8":
         return
     shown = getattr(sys.stdout, "encoding", None) or "ascii"
@@ -91,14 +91,14 @@ def restart_in_utf8() -> None:
 
 
 def no_proxy(*hosts: str) -> dict[str, str]:
-    """The variables by which HTTP clients reach this machine and other `hosts` of the run directly, whatever proxy there is."""
+    """The variables with which HTTP clients reach this machine and other `hosts` of the run directly, without any proxy."""
     found: Iterable[str] = (entry.strip() for name in ("NO_PROXY", "no_proxy") for entry in os.environ.get(name, "").split(","))
     direct = ",".join(dict.fromkeys(entry for entry in (*found, *LOCAL_HOSTS, *hosts) if entry))
     return {"NO_PROXY": direct, "no_proxy": direct}
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy by which the environment wants an address of others to be reached; None for a direct way."""
+    """The proxy that the environment sets for a URL; None for a direct connection."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if host in LOCAL_HOSTS or proxy_bypass(host):
@@ -111,7 +111,7 @@ def proxy_of(url: str) -> str | None:
 def cache_folder(name: str) -> Path:
     """The folder in which `name` is kept for later runs: `$XDG_CACHE_HOME/vime/NAME`, by default below `~/.cache`.
 
-    Where nothing can be written there and it is not there already, in a folder for temporary files.
+    If it does not exist and cannot be written there, it is in a folder for temporary files.
     """
     base = _cache_base()
     usual = base / "vime" / name if base is not None else None
@@ -130,7 +130,7 @@ def short_folder() -> Path:
 
 
 def private_folder(name: str) -> Path:
-    """A folder of this user alone, the same for all processes; of the same name another user may have taken one before.
+    """A folder of this user alone, the same for all processes; another user may have taken a folder of the first name before.
 
     Raises PermissionError if others have taken all its names.
     """

@@ -4,7 +4,7 @@
     supervised training      supervised(…)  -> Learner
     evaluation               evaluation(…)  -> Agents
 
-Each is an async context manager; whatever it started is stopped at its end, also after an error or Ctrl-C.
+Each is an async context manager; everything that it started is stopped at its end, even after an error or Ctrl-C.
 """
 
 import logging
@@ -51,7 +51,7 @@ class Training(Learner):
         self._delivery = WeightDelivery(config, agents.serving, self.trainer, self._turns, policy)
 
     def watch(self) -> None:
-        """Sees to it from now on that a server which starts again gets its weights, also between two syncs."""
+        """Ensures from now on that a restarted server gets its weights, even between two syncs."""
         serving = self.agents.serving
         for name in serving.actors(serving.trained_endpoint().name):
             self.agents.watches.add(self._delivery.restore(name))
@@ -68,7 +68,7 @@ class Training(Learner):
         self.policy.trained_version = version
 
     def trainer_awake(self) -> AbstractAsyncContextManager[TrainerGroup]:
-        """The trainer, able to work also while the GPUs are the servers' (they sleep meanwhile), and used by no one else."""
+        """The trainer for exclusive use, able to work even during the servers' turn on the GPUs (they sleep meanwhile)."""
         return self._turns.awake()
 
     async def released(self) -> None:
@@ -80,7 +80,8 @@ class Training(Learner):
 
         Agents at work go on under the new weights, or with `rollout.in_flight_updates=false` end their calls first. If no server
         was reached, it waits for one, for `serving.recovery_timeout_seconds`, and begins again. Raises `ServerError`,
-        `WeightSyncError` if a server does not hold the weights afterwards, and whatever has ended the watch over the servers.
+        `WeightSyncError` if a server does not hold the weights afterwards, and the error that has ended the watch over the
+        servers.
         """
         workers = self.agents.workers
         async with workers.expecting_weights() if self._config.rollout.in_flight_updates else workers.held():
@@ -98,7 +99,7 @@ class Training(Learner):
             await self.agents.serving.until_one_is_ready(deadline=deadline)
 
     async def compared(self) -> dict[str, float]:
-        """Waits for the probe of the last sync, which goes on beside whatever follows the sync; see `WeightDelivery.compared`."""
+        """Waits for the probe of the last sync, which runs beside the work after the sync; see `WeightDelivery.compared`."""
         return await self._delivery.compared()
 
     async def metrics(self) -> dict[str, float]:
@@ -139,7 +140,7 @@ async def supervised(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = 
 
 @asynccontextmanager
 async def training(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = logger.warning) -> AsyncIterator[Training]:
-    """Agents and a learner, side by side; but servers that share the learner's GPUs first, since they measure what is free."""
+    """Agents and a learner, side by side; but servers that share the learner's GPUs first, since they measure the free memory."""
     policy = Policy()
     async with (
         running(config, say=say) as runtime,

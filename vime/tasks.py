@@ -1,4 +1,4 @@
-"""Waiting for several things of which one may fail: none is left behind when the wait is over."""
+"""Waiting for several tasks that may fail: none is left running when the wait ends."""
 
 import asyncio
 import logging
@@ -23,10 +23,10 @@ async def together(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
 
 
 async def cancel(tasks: Iterable["asyncio.Future[Any]"]) -> None:
-    """Cancels what is not done yet and waits for its end; how it ends is of no interest any more.
+    """Cancels unfinished tasks and waits for their end; their results and errors are ignored.
 
-    Again and again: in Python 3.11 `asyncio.wait_for` forgets a cancellation that comes just as what it waits for is there, and a
-    loop around it would go on for ever.
+    The cancellation is repeated, because in Python 3.11 `asyncio.wait_for` forgets a cancellation that arrives together with its
+    result, and a loop around it would never end.
     """
     tasks = list(tasks)
     pending = {task for task in tasks if not task.done()}
@@ -46,7 +46,7 @@ class Stoppable(Protocol):
 
 
 async def stop_within(part: Stoppable, *, seconds: float) -> None:
-    """Stops a part of the run; one that cannot be stopped in time is logged, and does not keep the others from being stopped."""
+    """Stops a part of the run; if it cannot be stopped in time, that is logged, and the other parts can still be stopped."""
     try:
         await asyncio.wait_for(part.stop(), seconds)
     except Exception:  # the boundary between the parts, at the end of a run
@@ -73,7 +73,7 @@ class Watches:
         self._tasks.append(task)
 
     def check(self) -> None:
-        """Raises what the first that failed has raised."""
+        """Raises the error of the first task that failed."""
         if self._error is not None:
             raise self._error
 

@@ -1,4 +1,4 @@
-"""The end of the thinking of a reply: one notion for all that reads an answer, a verdict or a call out of a reply."""
+"""The end of a reply's thinking: one definition for all code that reads an answer, a verdict or a call from a reply."""
 
 OPEN, CLOSE = "<think>", "</think>"
 
@@ -9,7 +9,7 @@ def opens_thinking(prompt: str) -> bool:
 
 
 def after_thinking(reply: str, *, thinks: bool = False) -> str:
-    """The part of a reply behind its last thinking; "" where one that was opened is not closed, which has nothing behind it.
+    """The part of a reply behind its last thinking; "" if thinking was opened and not closed, because nothing comes behind it.
 
     With `thinks` the reply begins within a thinking, because its prompt has opened it or the model always thinks first: a reply
     that never closes it is all thinking. Example: `after_thinking("<think>So 7?</think> 8")` is `" 8"`.

@@ -1,4 +1,4 @@
-"""Blocking work in a bounded number of threads: callers wait for a thread, and who gives up meanwhile leaves nothing."""
+"""Blocking work in a bounded number of threads: callers wait for a thread, and one cancelled while it waits leaves nothing."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Threads of one purpose; those of asyncio itself (`to_thread`) stay free for what is quick.
+    """Threads for one purpose; those of asyncio itself (`to_thread`) stay free for quick work.
 
     Example: `await Threads("tau2", num_threads=64).run(orchestrator.step)`.
     """
@@ -25,7 +25,7 @@ class Threads:
         return self._executor._work_queue.qsize()
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """The result of `function(*arguments)`; a caller who gives up leaves its call to end by itself in its thread."""
+        """The result of `function(*arguments)`. If the caller is cancelled, the call still runs to its end in its thread."""
         places = self._places_of_this_loop()
         await places.acquire()
         work = asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)

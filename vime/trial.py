@@ -3,7 +3,7 @@
 No trainer is started: the served models are the checkpoints as they are. The agent runs in this process, so its prints appear
 here and `breakpoint()` works. A hook that fails is not called again.
 
-With `trial.engine=scripted` no server is started either: models reply what a script says, so that an agent's code runs within
+With `trial.engine=scripted` no server is started either: the models' replies are scripted, so that an agent's code runs within
 seconds. Tokenizers, chat templates, parsers, limits and the retrieval service are real.
 """
 
@@ -34,7 +34,7 @@ from vime.workers.served import MakeClient
 from vime.workers.worker import RolloutWorker
 
 PATIENT_SECONDS = 24 * 3600.0
-"""In a debugger a hook blocks the event loop for as long as a person thinks."""
+"""Time for which a hook may block the event loop; in a debugger it does so for as long as a person thinks."""
 
 
 def try_once(composed: Composed) -> bool:
@@ -135,7 +135,7 @@ class HeardClient:
 
 
 def heard_clients(tell: Callable[[ShownCall], None], make_client: MakeClient = make_client) -> MakeClient:
-    """The maker of clients of endpoints for `ServedModels`, each with somebody who listens."""
+    """The maker of clients of endpoints for `ServedModels`, each with a listener."""
 
     def make(endpoint: Endpoint, config: ServingConfig) -> HeardClient:
         tokenizer = load_tokenizer(endpoint.tokenizer) if endpoint.chat is None else None

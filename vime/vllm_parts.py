@@ -37,7 +37,7 @@ def call_parser(name: str) -> Any:
 
 
 def parsed_request(body: dict[str, Any]) -> Any:
-    """The part of a request that parsers look at, as vLLM's own request. Raises ValueError for what vLLM does not know."""
+    """The part of a request that parsers look at, as vLLM's own request. Raises ValueError for fields unknown to vLLM."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     return ChatCompletionRequest.model_validate({"messages": [], "model": "", **body})
@@ -68,12 +68,12 @@ def server_arguments() -> dict[str, list[str] | None]:
 
 
 class Kept:
-    """A function of two objects, which keeps what it returned for the same two; their contents need not be hashable."""
+    """A function of two objects that caches its result for the same two objects; their contents may be unhashable."""
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self._function = function
         self._kept: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
-        """With the objects themselves, whose ids are theirs as long as they live."""
+        """Results by the ids of both objects, with the objects themselves, so that their ids stay valid."""
 
     def __call__(self, first: Any, second: Any) -> Any:
         key = (id(first), id(second))

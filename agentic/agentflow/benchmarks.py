@@ -93,7 +93,7 @@ def load_items(benchmark: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def _references(item: dict[str, Any], grader: str) -> list[Any]:
-    """The accepted answers; of a choice whose answer is written without its letter, as in MedQA, the option with its letter."""
+    """The accepted answers; if a choice's answer is written without its letter, as in MedQA, the option with its letter."""
     answer = item["answer"]
     found = answer if isinstance(answer, list) else [answer]
     options = [str(option) for option in item.get("options") or item.get("choices") or []] if grader == "choice" else []

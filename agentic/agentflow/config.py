@@ -1,4 +1,4 @@
-"""AgentFlow's settings and what they demand of a run; importing this module registers `schema/method/agentflow` with Hydra."""
+"""AgentFlow's settings and their requirements of a run; importing this module registers `schema/method/agentflow` with Hydra."""
 
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -84,8 +84,8 @@ class AgentFlowConfig(MethodConfig):
     """Planner turns that are trained: only the choices of the next step (next_step), or the initial plan too
     (plan_and_next_step)."""
     keep_instructions: bool = False
-    """Leave in the question what its data set says about the form of an answer, like DAPO's "Answer:" line; the prompts ask for a
-    box themselves."""
+    """Leave the data set's text on the form of an answer in the question, like DAPO's "Answer:" line; the prompts ask for a box
+    themselves."""
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the models of the laptop task."""
     max_steps: Count = 3
@@ -123,11 +123,11 @@ class AgentFlowConfig(MethodConfig):
         return self.roles.analyst == self.roles.planner
 
     def identities(self, prompt: Prompt) -> list[str]:
-        """The question without what data sets say about the form of its answer."""
+        """The question without the data sets' texts on the form of its answer."""
         return [" ".join(without_instructions(prompt.question).lower().split())]
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """Checks that every role is served, only the planner is trained, and each tool has what it needs."""
+        """Checks that every role is served, only the planner is trained, and the needs of each tool are met."""
         from agentic.agentflow.tools.toolbox import tool_problems  # it imports much that `--help` does without
 
         judge = self.judge_config()

@@ -1,7 +1,7 @@
 """AgentFlow's rollout (arXiv 2510.05592, section 3): plan; then next step, command, tool, memory, verification; then the answer.
 
 Each planner turn is a new conversation of one user message and becomes a training sequence of its own; `method.trained_turns`
-says which of these are trained. The metadata of a step's sequence record what the frozen roles and the tools did.
+says which of these are trained. The metadata of a step's sequence record the work of the frozen roles and the tools.
 """
 
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ STOP_REASONS = {
 
 @dataclass(kw_only=True, slots=True)
 class RolloutState:
-    """The state of one rollout: its settings, models and tools, and what has been done so far."""
+    """The state of one rollout: its settings, models and tools, and its progress so far."""
 
     method: AgentFlowConfig
     roles: Roles
@@ -160,7 +160,7 @@ async def _final_answer(rollout: RolloutState) -> str:
 
 
 def _keep(rollout: RolloutState, turn: Turn, /, **metadata: Any) -> None:
-    """Notes what there is to say about a planner turn, unless its prompt left no room for a word."""
+    """Notes the facts about a planner turn, unless its prompt left no room for a word."""
     if not (turn.output_ids or turn.text):
         return
     rollout.notes.append({"cut": turn.finish_reason == "length", **metadata})

@@ -4,14 +4,14 @@ ANSWER_TAGS = (
     "When ready, output the final answer enclosed in <answer> and </answer> tags. "
     "Do not generate any content after the </answer> tag."
 )
-"""In the files with which the authors of AgentFlow evaluate."""
+"""Instructions in the files with which the authors of AgentFlow evaluate."""
 DAPO_BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: $Answer "
     "(without quotes) where $Answer is the answer to the problem."
 )
-"""Before each problem of DAPO-Math-17k."""
+"""Text before each problem of DAPO-Math-17k."""
 DAPO_AFTER = 'Remember to put your answer on its own line after "Answer:".'
-"""After each problem of DAPO-Math-17k."""
+"""Text after each problem of DAPO-Math-17k."""
 INSTRUCTIONS = (ANSWER_TAGS, DAPO_BEFORE, DAPO_AFTER)
 
 

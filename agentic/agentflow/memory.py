@@ -25,7 +25,7 @@ class Memory:
     steps: list[Step] = field(default_factory=list)
 
     def add(self, *, tool_name: str, sub_goal: str, command: str, result: str) -> Step:
-        """Adds a step; of a long result only the beginning and the end are kept."""
+        """Adds a step; only the beginning and the end of a long result are kept."""
         step = Step(number=len(self.steps) + 1, tool_name=tool_name, sub_goal=sub_goal, command=command, result=shortened(result))
         self.steps.append(step)
         return step

@@ -2,7 +2,7 @@
 
     python -m vime.run +method=agentflow method.generate=agentic.agentflow.over_http.generate
 
-It learns as the native one does, since the session of the rollout keeps what the planner sampled (`vime.gateway`).
+It learns as the native one does, since the session of the rollout keeps the planner's samples (`vime.gateway`).
 """
 
 from dataclasses import dataclass, replace
@@ -27,12 +27,12 @@ class ClientModel:
 
     @property
     def shows_tokens(self) -> bool:
-        """False."""
+        """False: the client returns text without token ids."""
         return False
 
     @property
     def untrained(self) -> "ClientModel":
-        """Itself: what is trained of a session is for `generate` to say."""
+        """Itself; `generate` decides what is trained of a session."""
         return self
 
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
@@ -52,7 +52,7 @@ class ClientModel:
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One sample per planner turn, as natively: the session's calls stand in the rollout's trajectory."""
+    """One sample per planner turn, as natively, because the session's calls are part of the rollout's trajectory."""
     method = AgentFlowConfig.of(context.config)
     planner = context.models[method.roles.planner]
     async with context.session(method.roles.planner) as session:

@@ -28,7 +28,7 @@ class NextStep:
 
     @property
     def parsed(self) -> bool:
-        """True if the reply had all three sections, whatever their content."""
+        """True if the reply had all three sections, with any content."""
         return self != NextStep()
 
 

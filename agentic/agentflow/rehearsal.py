@@ -20,7 +20,7 @@ STARTS = {
     "coder": "Write one complete Python program",
     "judge": "You check answers strictly.",
 }
-"""With which words the prompt of each role begins; a tool that is a model is asked in none of them."""
+"""The words with which the prompt of each role begins; prompts of tools that are models begin with none of them."""
 ACTS = (
     "right",
     "judged_right",
@@ -99,7 +99,7 @@ class AgentFlowRehearsal(Rehearsal):
         return {"tool": list(method.tools), "step": steps, "end of the loop": ends, "grading": judged, "stop reason": stops}
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """Its steps with their tools, the end of its loop, and how it was graded."""
+        """The rollout's steps with their tools, the end of its loop, and how it was graded."""
         for about in (sample["metadata"] for sample in rollout["samples"]):
             if about.get("turn") == "next_step" and "tool" in about:
                 yield "tool", about["tool"]
@@ -150,7 +150,7 @@ def _kind_of(step: dict[str, Any]) -> str:
 
 
 def _answer(act: str, gold: str) -> str:
-    """The answer of an act: what no rule accepts goes to the judge where the grader has one."""
+    """The answer of an act: an answer that no rule accepts goes to the judge if the grader has one."""
     answers = {
         "judged_right": f"what is also called {gold}",
         "judged_wrong": "none of these",

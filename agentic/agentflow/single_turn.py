@@ -9,7 +9,7 @@ from vime.types import Sample, StopReason
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
-    """One reply to the question, of at most as many tokens as a planner turn."""
+    """One reply to the question, with the token limit of a planner turn."""
     method = AgentFlowConfig.of(context.config)
     question = method.question_of(sample)
     content = SETS[method.prompt_style].single_turn.format(question=question)

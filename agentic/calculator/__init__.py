@@ -63,7 +63,7 @@ ConfigStore.instance().store(group="schema/method", name="calculator", node=Calc
 
 
 async def generate(context: "Context", sample: Sample, sampling: Sampling, *, calculates: bool = True) -> Sample:
-    """One rollout: lines and values in turn; `values` and `answer` of the sample are what was computed and answered."""
+    """One rollout, in which lines and values alternate; the sample's `values` and `answer` are the results and the answer."""
     method = CalculatorConfig.of(context.config)
     most = method.max_calculations if calculates else 0
     examples = [line for line in EXAMPLES.splitlines(keepends=True) if most or not line.startswith(CALCULATION)]
@@ -92,7 +92,7 @@ async def single_turn(context: "Context", sample: Sample, sampling: Sampling) ->
 
 
 async def reward(context: "Context", samples: list[Sample]) -> Reward:
-    """`strict` is 1 for the right answer, `lenient` also where the last value of the calculator is right."""
+    """`strict` is 1 for the right answer; `lenient` is also 1 if the last value of the calculator is right."""
     about, label = samples[-1].metadata, samples[-1].label[0]
     strict = is_number(about["answer"], label)
     lenient = strict or (bool(about["values"]) and is_number(about["values"][-1], label))
@@ -101,7 +101,7 @@ async def reward(context: "Context", samples: list[Sample]) -> Reward:
 
 
 def line_of(text: str) -> tuple[str | None, str]:
-    """A line's kind and what follows it: an expression that ends with `=`, or an answer; None if it is neither."""
+    """A line's kind and its content: an expression that ends with `=`, or an answer; None if it is neither."""
     found = LINE.match(text)
     if found is None or (found[1] == CALCULATION) != bool(found[3]) or not found[2].strip():
         return None, ""
@@ -109,7 +109,7 @@ def line_of(text: str) -> tuple[str | None, str]:
 
 
 def shown(value: Fraction) -> str:
-    """A value with six significant digits if it is no whole number. Example: `shown(Fraction(9, 2))` is "4.5"."""
+    """A value, with six significant digits if it is not a whole number. Example: `shown(Fraction(9, 2))` is "4.5"."""
     return str(value) if value.denominator == 1 else f"{float(value):.6g}"
 
 

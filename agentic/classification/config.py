@@ -13,7 +13,7 @@ TEXT = "{text}"
 
 @dataclass(kw_only=True, slots=True)
 class ClassificationConfig(MethodConfig):
-    """One completion of a few tokens, without a chat template: what a pretrained model of any kind can do."""
+    """One completion of a few tokens, without a chat template, which any pretrained model can give."""
 
     name: str = "classification"
     generate: str = "agentic.classification.generate.generate"
@@ -22,7 +22,7 @@ class ClassificationConfig(MethodConfig):
     single_turn: str = "agentic.classification.generate.generate"
     rehearsal: str | None = "agentic.classification.rehearsal.ClassificationRehearsal"
     template: str = "{text}\nLabel:"
-    """The prompt, in which `{text}` stands for the text of an item; the completion goes on directly behind it."""
+    """The prompt, in which `{text}` is replaced by the text of an item; the completion follows it directly."""
     labels: list[str] = field(default_factory=list)
     """Names of the classes, as the answers of the data have them."""
     max_tokens: Count = 4

@@ -34,6 +34,6 @@ class ClassificationRehearsal(Rehearsal):
         return {"completion": ["right", "wrong label", "no label"], "stop reason": ["answered", "token_limit"]}
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """Its completion."""
+        """The rollout's completion."""
         metrics = rollout["metrics"]
         yield "completion", "right" if metrics.get("strict") else "wrong label" if metrics.get("form") else "no label"

@@ -1,8 +1,8 @@
 """A small coding agent in the usual form: it asks the model, carries out the tools that the reply calls, and asks again.
 
-When its conversation is too long, the model writes a summary and goes on with that in a new conversation. The tool `explore` asks
-a sub-agent, which has a conversation of its own and may only look. So one rollout becomes several sequences, which the session
-tells apart (`main`, `compacted`, `subagent`).
+When its conversation is too long, the model writes a summary and continues with it in a new conversation. The tool `explore` asks
+a sub-agent, which has a conversation of its own and may only read. So one rollout becomes several sequences, which the session
+distinguishes (`main`, `compacted`, `subagent`).
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class CodingAgent:
     num_turns: int = 0
     num_summaries: int = 0
     used: Counter[str] = field(default_factory=Counter)
-    """Calls by tool, also those of sub-agents."""
+    """Calls by tool, including those of sub-agents."""
 
     async def solve(self, statement: str) -> Work:
         """Changes the repository until the agent submits, or a limit is reached."""
@@ -74,7 +74,7 @@ class CodingAgent:
         return answer if ending is Ending.NO_CALL else f"no answer: {ending.value}"
 
     async def _work(self, role: Role) -> tuple[Ending, str]:
-        """Plays a conversation to its end; also the text of its last reply."""
+        """Plays a conversation to its end; returns its ending and the text of its last reply."""
         messages = _opening(role.system, role.task)
         for _ in range(role.max_turns):
             if self.clock.seconds >= self.limits.seconds:

@@ -57,7 +57,7 @@ def _is_unittest(node: ast.ClassDef) -> bool:
 
 
 def _name(tests: list[str], taken: set[str], chance: random.Random) -> str:
-    """A name made of that of a test, which no other test has."""
+    """A name derived from that of a test; no other test has it."""
     while True:
         name = f"{chance.choice(tests)}_{chance.choice(WORDS)}"
         if name in taken:

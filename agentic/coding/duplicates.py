@@ -46,9 +46,9 @@ def problem_key(row: Mapping[str, Any]) -> str:
 
 
 def solution_key(row: Mapping[str, Any]) -> str:
-    """The reference solution by which duplicates are found: Python files after the patch, without documentation and own names.
+    """The key by which duplicates are found: Python files after the reference solution, without documentation and own names.
 
-    Empty where the row does not hold its files: such a solution equals no other.
+    It is empty if the row does not hold its files; such a solution is never a duplicate.
     """
     try:
         texts = after_patch(row.get("files") or {}, str(row.get("patch") or ""))

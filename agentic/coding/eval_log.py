@@ -1,4 +1,4 @@
-"""Metrics of a coding evaluation: patches that apply and solve, what the agents did, their segments, and why they ended."""
+"""Metrics of a coding evaluation: patches that apply and solve, the agents' actions, their segments, and why they ended."""
 
 from collections import Counter
 from statistics import fmean

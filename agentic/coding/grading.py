@@ -53,7 +53,7 @@ def judge_binds() -> dict[str, str]:
 
 
 def fresh_workspaces(config: WorkspaceConfig) -> OpenWorkspace:
-    """Opens workspaces for grading, outside a run as well: nobody has worked in them, and the trusted program is there."""
+    """Opens workspaces for grading, outside a run as well. They are fresh and contain the trusted program."""
     config = replace(config, packages=list(dict.fromkeys([*config.packages, *JUDGE_PACKAGES])))
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Reads what the trusted program said: only lines with the nonce count, and accusations, which need none."""
+"""Reads the output of the trusted program: only lines with the nonce count, and accusations, which need none."""
 
 import ast
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from agentic.coding.runner.channel import END
 PASSED = "passed"
 MAX_ACCUSATIONS = 8
 ACCUSATION, MAX_LINE = "('tampered', ", 1000
-"""The beginning of a line without the nonce that is read all the same, and the number of its characters that are read."""
+"""The beginning of a line that is read even without the nonce, and the number of its characters that are read."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Heard:
         return self.outcomes.get(name) == {PASSED}
 
     def silent(self, canaries: Iterable[str]) -> bool:
-        """True if a canary was not run although tests beside it, in its class or module, are said to have been."""
+        """True if a canary was not run although tests beside it, in its class or module, are reported as run."""
         owners = {_owner(name) for name in self.outcomes}
         return any(name not in self.outcomes and _owner(name) in owners for name in canaries)
 

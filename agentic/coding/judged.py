@@ -41,7 +41,7 @@ class Judged:
 
 
 def key_of(*parts: str) -> bytes:
-    """A digest of texts, of which none can be confused with a part of another."""
+    """A digest of several texts, in which the boundaries between the texts count."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode(errors="surrogateescape")

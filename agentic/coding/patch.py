@@ -89,7 +89,7 @@ def _file(path: str, before: str | None, after: str | None) -> Iterator[str]:
 
 
 def _reversed(lines: list[str]) -> Iterator[str]:
-    """Lines of a reversed patch: in each run of changes what was added comes first, as removed."""
+    """Lines of a reversed patch: in each run of changes the added lines come first, as removed ones."""
     added: list[str] = []
     removed: list[str] = []
     old_name, in_hunk = "", False

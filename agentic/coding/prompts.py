@@ -16,7 +16,7 @@ class Wording:
     system: str
     """Instructions of the agent that solves the problem."""
     task: str
-    """Its first message, with the problem `{statement}`."""
+    """The agent's first message, with the problem `{statement}`."""
     explorer: str
     """Instructions of a sub-agent that answers a question about the repository."""
     question: str

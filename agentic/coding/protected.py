@@ -1,7 +1,7 @@
 """The paths of a repository that decide about its tests, so that an agent's changes of them do not count.
 
-Before hidden tests are run, these paths are as they were: what the agent has changed is restored, what it has added is removed.
-This module also runs inside workspaces, so it needs the standard library only.
+Before hidden tests are run, these paths are as they were: files that the agent has changed are restored, files that it has added
+are removed. This module also runs inside workspaces, so it needs the standard library only.
 """
 
 import ast
@@ -33,9 +33,9 @@ TEST_FILES = (
     "*.so.*",
     "*.pyd",
 )
-"""Names of files: tests, their configuration, what Python runs at its start, and compiled modules."""
+"""Names of files: tests, their configuration, files that Python runs at its start, and compiled modules."""
 JUDGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py", "exceptiongroup", "tomli", "agentic")
-"""Modules with which hidden tests are run; together with the standard library's, modules that nothing may stand in for."""
+"""Modules with which hidden tests are run; neither these nor the standard library's modules may be shadowed."""
 MODULE_ROOTS = ("", "src", "lib")
 """Folders in which a module can be imported without a package."""
 _PLUGIN_OPTION = re.compile(r"(?:^|[\s\"'=\[,])-p[\s\"',]*([A-Za-z_][\w.]*)")
@@ -58,7 +58,7 @@ def is_protected(path: str, *, is_new: bool, plugins: Iterable[str] = ()) -> boo
 
 
 def shadows(path: str) -> bool:
-    """True if a file is, or lies in, a module that stands in for one of the standard library or of pytest."""
+    """True if a file is, or lies in, a module that shadows one of the standard library or of pytest."""
     parts = list(PurePosixPath(path).parts)
     first = parts[1] if len(parts) > 1 and parts[0] in MODULE_ROOTS else parts[0]
     name = first.partition(".")[0] if first.endswith(".py") or len(parts) > 1 else ""

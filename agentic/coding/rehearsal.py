@@ -104,7 +104,7 @@ class CodingRehearsal(Rehearsal):
         }
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """Its tools, sequences and ending, and whether the hidden tests accept its patch."""
+        """The rollout's tools, sequences and ending, and whether the hidden tests accept its patch."""
         about = rollout["samples"][-1]["metadata"] if rollout["samples"] else {}
         yield from (("tool", name) for name, times in about.get("tool_calls", {}).items() for _ in range(times))
         yield from (("sequence", name) for name, times in about.get("segments", {}).items() for _ in range(times))

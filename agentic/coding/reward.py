@@ -30,7 +30,7 @@ def row_of(sample: Sample) -> dict[str, Any]:
 async def reward(context: Context, samples: list[Sample]) -> Reward:
     """1 if all hidden tests pass that should, otherwise 0, or a share of them with `method.grading.partial_credit`.
 
-    Equal patches of a task are judged once. The verdict stands in the last sample's metadata. A workspace that fails raises
+    Equal patches of a task are judged once. The verdict is stored in the last sample's metadata. A workspace that fails raises
     SandboxError, so that the rollout earns no 0.
     """
     method, metadata = context.config.method, samples[-1].metadata

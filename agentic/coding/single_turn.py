@@ -18,7 +18,7 @@ _BLOCK = re.compile(r"```(?:diff|patch)?\n(.*?)```", re.DOTALL)
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
-    """One reply to the problem and the files; what stands in its last block is the patch."""
+    """One reply to the problem and the files; the content of its last block is the patch."""
     method, task = CodingConfig.of(context.config), Task.of_sample(sample)
     prepared = await asyncio.to_thread(prepare_repository, task, cache_folder=context.config.workspace.cache_folder)
     files = await asyncio.to_thread(shown_files, prepared.tree, most_characters=method.single_turn_characters)
@@ -30,7 +30,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
 
 
 def shown_files(tree: Path, *, most_characters: int) -> str:
-    """The texts of a repository, each under its path, as many as there is room for; all other files by their paths alone."""
+    """The texts of a repository that fit, each under its path; all other files by their paths alone."""
     parts, left = list[str](), most_characters
     for path in sorted(path for path in tree.rglob("*") if path.is_file() and ".git" not in path.relative_to(tree).parts):
         name = str(path.relative_to(tree))

@@ -15,7 +15,7 @@ from vime.types import Sample
 
 STATEMENT, INSTANCE = "problem_statement", "instance_id"
 SOURCES = ("repo", "archive", "files")
-"""Columns of which one names the repository."""
+"""Alternative columns that name the repository."""
 KEY = "data"
 
 

@@ -43,7 +43,7 @@ class Verdict:
     solved: bool
     reason: str
     """`solved`, `tests_failed`, `not_run`, `tampered`, `ended_early`, the reason of a limit (`time_limit`, …), `no_patch`,
-    `patch_failed`, `patch_refused`, or `tests_not_placed` where the patch stands in the way of hidden tests."""
+    `patch_failed`, `patch_refused`, or `tests_not_placed` if the patch blocks the paths of hidden tests."""
     mended: float = 0.0
     """Share of the fail-to-pass tests that pass."""
     kept: float = 0.0
@@ -57,7 +57,7 @@ class Verdict:
     failed: tuple[str, ...] = ()
     """Up to ten tests that should have passed."""
     passed: tuple[str, ...] = ()
-    """All tests that passed, the canaries excepted."""
+    """All tests that passed, except canaries."""
     seconds: float = 0.0
 
     def score(self, config: GradingConfig) -> float:
@@ -69,8 +69,8 @@ class Verdict:
 async def judge(task: Task, patch: str, *, open_workspace: OpenWorkspace, config: GradingConfig) -> Verdict:
     """Judges a patch of a task; without lists of tests in the task it is solved if all tests pass.
 
-    Bytes of the patch that are no UTF-8 stand in it as surrogates (`patch.decode(errors="surrogateescape")`).
-    Raises SandboxError if the workspace failed, ConfigError if the repository is not there: neither is the patch's fault.
+    Bytes of the patch that are not UTF-8 are surrogates in it (`patch.decode(errors="surrogateescape")`). Raises SandboxError if
+    the workspace failed, ConfigError if the repository is missing: neither is the patch's fault.
     """
     started = time.monotonic()
     async with open_workspace(task) as box:

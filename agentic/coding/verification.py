@@ -13,7 +13,7 @@ from agentic.coding.verdict import Verdict, judge
 from vime.errors import ConfigError
 
 PATIENCE_SECONDS, PATIENCE_TIMES = 5.0, 5.0
-"""The time limit of the untouched repository: programs with a bug run for ever. The second number is times the reference's."""
+"""Time limit of the untouched repository, where a bug may loop forever: seconds, and a multiple of the reference's time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""`Work`: what an agent did in a workspace, and why it ended."""
+"""`Work`: the result of an agent's work in a workspace, and why it ended."""
 
 from dataclasses import dataclass, field
 from enum import Enum

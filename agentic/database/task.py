@@ -1,4 +1,4 @@
-"""Generated databases of who owns what and what it costs, and questions that need one query after the other.
+"""Generated databases of owners, things and prices, and questions that need one query after the other.
 
 "What does the thing of Abra cost?" needs the owners first and then the prices; the second query contains a name that only the
 first result reveals. Every row has a database of its own, so that nothing can be learned by heart. A fifth of all people, and of

@@ -20,7 +20,7 @@ MOST_PROCESSES = 12
 
 
 class Agents:
-    """Processes of one agent, each of which answers a question at a time."""
+    """Processes of one agent; each answers one question at a time."""
 
     def __init__(self, module: str, environment: str) -> None:
         self._module, self._environment = module, environment
@@ -28,7 +28,7 @@ class Agents:
         self._free = asyncio.Semaphore(MOST_PROCESSES)
 
     async def generate(self, context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-        """One rollout. An agent that failed raises an error: if a reply was not as it had asked for, that is `malformed`."""
+        """One rollout. Raises an error if the agent failed; it is `malformed` if a reply lacked the form that it asked for."""
         async with context.session() as session:
             request = {"url": session.openai_url, "key": session.secret, "question": sample.question}
             async with self._free:

@@ -1,4 +1,4 @@
-"""Sentences about a person, what they say of name, age and town, and the reward of an answer like `Mira, 34, Halin`."""
+"""Sentences about a person, the name, age and town in them, and the reward of an answer like `Mira, 34, Halin`."""
 
 import random
 from typing import Any

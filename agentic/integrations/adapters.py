@@ -69,8 +69,8 @@ class Adapter:
     ) -> AgentSession:
         """Lets an agent call the model, with `session_id` as its API key. Raises ValueError if it is open already.
 
-        `sampling_defaults` (vLLM's names) are what is sampled with, whatever the agent asks for. To be called in the event loop
-        that serves `app`.
+        `sampling_defaults` (vLLM's names) are the sampling parameters, regardless of the agent's request. Must be called in the
+        event loop that serves `app`.
         """
         if session_id in self._sessions:
             raise ValueError(f"the session {session_id!r} is open already")
@@ -128,14 +128,14 @@ class Adapter:
 
 
 class OpenAIAdapter(Adapter):
-    """For agents that speak Chat Completions or Responses; their base URL ends with `/v1`."""
+    """Adapter for agents that speak Chat Completions or Responses; their base URL ends with `/v1`."""
 
 
 class AnthropicAdapter(Adapter):
-    """For agents that speak Messages; their base URL is that of the server."""
+    """Adapter for agents that speak Messages; their base URL is that of the server."""
 
 
 def _key_of(http: web.Request) -> str:
-    """The API key of a request: OpenAI's clients send it as a bearer token, Anthropic's also by a header of their own."""
+    """The API key of a request: OpenAI's clients send it as a bearer token, Anthropic's also in their own header."""
     bearer = http.headers.get("Authorization", "")
     return bearer.removeprefix(BEARER) if bearer.startswith(BEARER) else http.headers.get("x-api-key", "")

@@ -62,7 +62,7 @@ class OpenRollout:
     """Tokens of its calls, by which the answer to a client that asks again is recognized."""
 
     def note(self, state: RolloutState) -> None:
-        """Takes note of how it stands."""
+        """Notes its state."""
         if (state.attempt_id or state.end) and not self.began.done():
             self.began.set_result(state)
         if state.end and not self.ended.done():
@@ -143,7 +143,7 @@ class Bridge:
         return response
 
     async def _opened(self, rollout_id: str, attempt_id: str) -> OpenRollout | None:
-        """The rollout that an agent means, None if it is over or another attempt at it."""
+        """The rollout that an agent means; None if it has ended or another attempt at it is running."""
         if rollout_id not in self._open:
             async with self._enqueueing:  # a runner may be faster than we are
                 pass
@@ -204,7 +204,7 @@ def _with_tokens(body: bytes) -> bytes:
 
 
 async def _stream(http: web.Request, found: aiohttp.ClientResponse, call: RecordedCall, record: Any) -> web.StreamResponse:
-    """Passes events on as they come; the last one, which has no data, comes when the call stands in the store."""
+    """Passes events on as they come; the last one, which has no data, comes when the call is in the store."""
     response = web.StreamResponse(status=found.status, headers={"Content-Type": found.headers["Content-Type"]})
     await response.prepare(http)
     events = EventSplitter()

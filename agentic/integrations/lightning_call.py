@@ -24,7 +24,7 @@ class RolloutState:
     """"" while no runner has begun."""
     runner: str
     end: Literal["succeeded", "failed"] | None
-    """None while it is under way."""
+    """The end of the call; None while it is under way."""
     reason: str
 
 

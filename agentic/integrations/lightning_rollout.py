@@ -47,7 +47,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
 
 
 async def _run(context: Context, asked: dict[str, Any]) -> dict[str, Any]:
-    """The bridge's report of the rollout. The agent's clock stands still until a runner begins."""
+    """The bridge's report of the rollout. The agent's clock is stopped until a runner begins."""
     found: dict[str, Any] = {}
     url = f"{os.environ[BRIDGE_VARIABLE]}/rollouts"
     try:

@@ -66,7 +66,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
 
 
 async def _run(context: Context, http: aiohttp.ClientSession, rollout: dict[str, Any]) -> tuple[dict[str, Any], float | None]:
-    """The end of the rollout, and its reward. The agent's clock stands still until the controller has started it."""
+    """The end of the rollout, and its reward. The agent's clock is stopped until the controller has started it."""
     path, status = f"/api/rollouts/{rollout['rollout_id']}", {"state": "queuing"}
     async with http.post("/api/rollouts", json=[rollout]):
         pass

@@ -74,7 +74,7 @@ class LightningStore:
         return "" if attempt is None else attempt.attempt_id
 
     async def next_number(self, rollout_id: str, attempt_id: str) -> int:
-        """The place of the next span; reserved when a call begins, so that it stands before the reward."""
+        """The place of the next span; reserved when a call begins, so that it comes before the reward."""
         return await self._store.get_next_span_sequence_id(rollout_id, attempt_id)
 
     async def add_call(self, rollout_id: str, attempt_id: str, *, number: int, call: RecordedCall) -> None:
@@ -102,7 +102,7 @@ class LightningStore:
         return agl.find_final_reward(list(await self._store.query_spans(rollout_id, attempt_id)))
 
     async def cancel(self, rollout_id: str) -> None:
-        """Nobody waits for this rollout any more: a runner that has not begun with it never will."""
+        """Cancels a rollout that is no longer needed: a runner that has not begun with it never will."""
         await self._store.update_rollout(rollout_id, status="cancelled")
 
     def _is_silent(self, worker: Any) -> bool:

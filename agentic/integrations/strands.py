@@ -55,7 +55,7 @@ def _thoughts(messages: Any) -> Iterator[str]:
 
 
 class LoopLimiter(HookProvider):
-    """Ends the loop after so many turns with tools, or tool calls, as if the model had ended it: no exception, no half a turn.
+    """Ends the loop after some number of turns with tools, or of tool calls, as if the model had ended it, without an exception.
 
     What Strands then returns as the last message was not sampled; `is_reached` says that it happened.
     """

@@ -25,7 +25,7 @@ class ChunkAt(Enum):
 def split_document(text: str, *, tokenizer: Any, chunk_tokens: int, max_chunks: int, chunk_at: ChunkAt) -> tuple[str, ...]:
     """Splits a document into chunks of at most `chunk_tokens` tokens, in order.
 
-    Of a document with more than `max_chunks` chunks the middle is left out, as in the original code. With `ChunkAt.paragraph` a
+    The middle of a document with more than `max_chunks` chunks is left out, as in the original code. With `ChunkAt.paragraph` a
     paragraph is cut only if it is longer than a chunk.
     """
     cut = _by_paragraphs if chunk_at is ChunkAt.paragraph else _by_tokens

@@ -31,11 +31,11 @@ class MemAgentConfig(MethodConfig):
     single_turn: str = "agentic.memagent.single_turn.generate"
     rehearsal: str | None = "agentic.memagent.rehearsal.MemAgentRehearsal"
     chunk_tokens: Count = 5000
-    """Most document tokens that one turn reads."""
+    """Maximum number of document tokens that one turn reads."""
     chunk_at: ChunkAt = ChunkAt.token
     """Places at which a document may be cut into chunks: after any token, or only between paragraphs."""
     max_chunks: Count = 512
-    """Most chunks of a document; of a longer document the middle is left out."""
+    """Maximum number of chunks of a document; the middle of a longer document is left out."""
     max_memory_tokens: Count = 1024
     """Most tokens of the reply in a memory turn, which becomes the next memory."""
     max_final_tokens: Count = 1024
@@ -61,7 +61,7 @@ class MemAgentConfig(MethodConfig):
         return self.context_problems(config, num_tokens=needed, reason=reason)
 
     def identities(self, prompt: Prompt) -> list[str]:
-        """The question, whatever document comes with it; in the published training file it is also in `extra_info`."""
+        """The question, regardless of its document; the published training file has it in `extra_info` too."""
         about = prompt.metadata.get("extra_info") or {}
         question = about.get("question") or prompt.question
         return [" ".join(str(question).lower().split())]

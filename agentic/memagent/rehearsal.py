@@ -65,7 +65,7 @@ class MemAgentRehearsal(Rehearsal):
         return Reply(text=f"Therefore, {ANSWER_WORDS} {answer}. \\boxed{{{answer}}}")
 
     def expected(self) -> dict[str, list[str]]:
-        """The stop reasons, and what can become of a memory and an answer."""
+        """The stop reasons, and the possible outcomes for a memory and an answer."""
         memories = ["kept", "empty", "cut"] if set(self.config.evaluation.rows) - {"single_turn"} else []
         found = {"stop reason": ["answered", "token_limit"], "answer": ["boxed", "without a box"]}
         return {**found, "memory": memories} if memories else found

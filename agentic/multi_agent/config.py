@@ -31,8 +31,8 @@ class MultiAgentConfig(MethodConfig):
     num_solvers: Count = 5
     """Solutions that are written independently of each other."""
     num_rewriters: Natural = 5
-    """Solutions that are written after reading those of the solvers; with 0 the selector reads the solvers' own. Where one
-    solution is left, there is no selector, so with 1 and 0 the method is one solver."""
+    """Solutions that are written after reading those of the solvers; with 0 the selector reads the solvers' own. If only one
+    solution is left, there is no selector, so with 1 solver and 0 rewriters the method is one solver."""
     solver_model: str = "actor"
     """Served model of the solvers, by its name in `serving.models`; one role at least is played by the trained model."""
     rewriter_model: str = "actor"

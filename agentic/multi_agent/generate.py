@@ -78,7 +78,7 @@ def judgment_of(text: str, *, num_solutions: int) -> int | None:
 
 
 def _reply(context: Context, sample: Sample, talk: Conversation | None, turn: Turn, *, role: Role) -> Sample:
-    """A reply as a sample; one that nobody trains is its text behind the tokens of the problem."""
+    """Converts a reply to a sample. A reply of a frozen model becomes untrained text after the tokens of the problem."""
     num_tokens = turn.usage[1] if turn.usage else len(turn.output_ids)
     about = {"role": role.value, "cut": turn.finish_reason == "length", "tokens": num_tokens}
     name = MultiAgentConfig.of(context.config).model_of(role)

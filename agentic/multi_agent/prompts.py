@@ -1,8 +1,8 @@
 """The prompts of the three roles, each the only user message of a conversation.
 
-The parts and their order are those of slime's example, the words are ours: the problem for a solver; the task, the problem
-and all solutions, numbered from 1, for rewriters and the selector, whose last line names a solution (`Judgment: 2`). `FULL` is
-for models that read instructions; in `TINY`, for the model of the laptop task, the problem stands last.
+The parts and their order are those of slime's example, the words are ours: the problem for a solver; the task, the problem and
+all solutions, numbered from 1, for rewriters and the selector, whose last line names a solution (`Judgment: 2`). `FULL` is for
+models that read instructions; in `TINY`, for the model of the laptop task, the problem comes last.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ from vime.thinking import CLOSE
 
 ACTS = ("right", "wrong", "no_solution", "no_judgment", "judgment_beyond", "selector_cut", "one_cut")
 STARTS = {Role.rewriter: "### Task: write a solution", Role.selector: "Judgment: IDX"}
-"""Words of the prompts by which roles are told apart; a solver's is the problem."""
+"""Words of the prompts that distinguish the roles; a solver's prompt is the problem."""
 
 
 class MultiAgentRehearsal(Rehearsal):

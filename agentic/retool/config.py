@@ -18,12 +18,12 @@ class RewardStyle(str, Enum):
     verl = "verl"
     """1 if the last box of the final 100 characters is literally the reference; else -1, and 0.1 more per call, at most -0.6."""
     slime = "slime"
-    """The same, but a wrong answer starts at -1.1 and gains 0.05 per call."""
+    """Like `verl`, but a wrong answer starts at -1.1 and gains 0.05 per call."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ReToolConfig(MethodConfig):
-    """ReTool (arXiv 2504.11536): limits of a response and of the programs in it, and what an answer earns."""
+    """ReTool (arXiv 2504.11536): limits of a response and of the programs in it, and the reward of an answer."""
 
     name: str = "retool"
     generate: str = "agentic.retool.generate.generate"
@@ -36,7 +36,7 @@ class ReToolConfig(MethodConfig):
     interpreter: bool = True
     """True if programs are run; without, the model reasons in words alone, which is the paper's text-based baseline."""
     max_response_tokens: Count = 16384
-    """Most tokens of a response, what programs print included."""
+    """Maximum number of tokens of a response, including the output of programs."""
     max_calls: Count = 16
     """Most programs of a response; it ends if the model begins another one."""
     call_seconds: Positive = 30.0

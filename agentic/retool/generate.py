@@ -1,7 +1,7 @@
 """ReTool's rollout (arXiv 2504.11536, section 2.3): one response that goes on behind the output of each program in it.
 
 The response is one sequence of tokens. What the model samples stays as it was sampled; behind a complete `<code>` block the
-output of the program is added, as tokens that nobody trains, and the model continues. All programs share one interpreter.
+output of the program is added, as untrained tokens, and the model continues. All programs share one interpreter.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""ReTool's rehearsal: programs that end, raise and run too long, as many as are allowed, and responses that are cut off."""
+"""ReTool's rehearsal: programs that end, raise and run too long, up to the allowed number, and responses that are cut off."""
 
 import json
 from collections import Counter
@@ -64,7 +64,7 @@ class ReToolRehearsal(Rehearsal):
         return {"program": programs, "stop reason": ["answered", "token_limit", *(["turn_limit"] if programs else [])]}
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """Its programs and its answer."""
+        """The rollout's programs and its answer."""
         calls = Counter[str](rollout["samples"][-1]["metadata"].get("calls", {}) if rollout["samples"] else {})
         yield from (("program", name) for name in calls.elements())
         yield "answer", "right" if rollout["metrics"].get("strict") else "wrong"

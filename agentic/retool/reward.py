@@ -23,7 +23,7 @@ _WRONG: dict[RewardStyle, tuple[float, float, float]] = {
 
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
-    """Scores the response; `strict` is 1 if the answer is right, `lenient` also where the last line's last number is."""
+    """Scores the response; `strict` is 1 if the answer is right, `lenient` also if the last line's last number is."""
     style, response = ReToolConfig.of(context.config).reward_style, samples[-1]
     said = after_thinking(response.response, thinks=context.config.model.thinks)
     answer = last_box(said) if style is RewardStyle.paper else strict_box(said)

@@ -28,7 +28,7 @@ _INTERPRETED = re.compile(r"\s*<interpreter>\n?(.*?)\n?</interpreter>\s*", re.DO
 
 
 def demonstration_of(prompt: str, response: str, *, tokenizer: Any) -> Demonstration:
-    """A trace as tokens; of the response, all but the output of programs is learned, and its end."""
+    """A trace as tokens; all of the response but the output of programs is learned, including its end."""
     token_ids = render(tokenizer, [{"role": "user", "content": prompt}])
     loss_mask = [0] * len(token_ids)
     for number, text in enumerate(_INTERPRETED.split(response)):

@@ -1,4 +1,4 @@
-"""Metrics of a Search-R1 evaluation beside its score: how often the model searches, and what it finds."""
+"""Metrics of a Search-R1 evaluation beside its score: how often the model searches, and with what success."""
 
 from statistics import fmean
 from typing import Any

@@ -4,7 +4,8 @@
     given   sampled and trained                      given                         sampled and trained
 
 A turn ends with the closing tag of a query or an answer. Its tokens stay as they were sampled, the result is appended to them,
-and the model goes on from there; nothing is tokenized twice. A turn with neither a query nor an answer is told so, and counts.
+and the model goes on from there; nothing is tokenized twice. A turn with neither a query nor an answer gets a message about it,
+and counts.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The texts of Search-R1 (arXiv 2503.09516, table 1): the task, what the environment answers, and how passages are shown.
+"""The texts of Search-R1 (arXiv 2503.09516, table 1): the task, the answers of the environment, and how passages are shown.
 
 The tags, their order and the layout of passages are the paper's, the words are ours. Base and instruct models get the same text
 as the only user message, as in the original. `FULL` is for models that read instructions, `TINY` for that of the laptop task.

@@ -46,7 +46,7 @@ class SearchR1Rehearsal(Rehearsal):
         return {"turn": turns, "stop reason": ["answered", "turn_limit"], "answer": ["right", "wrong"]}
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """Its searches, its invalid turns and its answer."""
+        """The rollout's searches, its invalid turns and its answer."""
         about = rollout["samples"][-1]["metadata"] if rollout["samples"] else {}
         yield from (("turn", "search") for _ in about.get("queries", ()))
         yield from (("turn", "gold answer found") for holds in about.get("holds_gold", ()) if holds)

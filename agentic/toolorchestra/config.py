@@ -1,4 +1,4 @@
-"""ToolOrchestra's settings and what they demand of a run; importing this module registers `schema/method/toolorchestra`."""
+"""ToolOrchestra's settings and their requirements of a run; importing this module registers `schema/method/toolorchestra`."""
 
 import json
 from dataclasses import dataclass, field
@@ -65,9 +65,9 @@ class ToolOrchestraConfig(MethodConfig):
     """Model that judges τ²-bench tasks whose reward depends on assertions about the conversation."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """Checks that the settings fit together and that the run serves what they name.
+        """Checks that the settings fit together and that the run serves the models that they name.
 
-        `mode=plan` leaves out what depends on the machine: a sandbox, the package tau2.
+        `mode=plan` leaves out checks that depend on the machine: a sandbox, the package tau2.
         """
         found = [*self.tools.problems(self.experts), *self.preference.problems(self.experts)]
         found += [*_served_problems(self, config), *_tool_problems(self, config), *_baseline_problems(config)]
@@ -131,7 +131,7 @@ def _baseline_problems(config: RunConfig) -> list[Problem]:
 
 
 def _tau2_problems(config: RunConfig) -> list[Problem]:
-    """No task of τ²-bench is both trained and evaluated; `mode=plan` knows it as well, because the splits' sizes are known."""
+    """No task of τ²-bench is both trained and evaluated; `mode=plan` checks this as well, because the splits' sizes are known."""
     trained = config.data.train.generator_args
     if config.data.train.generator != TRAINING_ROWS or config.mode is Mode.eval:
         return []

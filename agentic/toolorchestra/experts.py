@@ -1,7 +1,7 @@
 """Calls of experts, each with a time limit and booked with its tokens, dollars and milliseconds.
 
-If an expert fails, the orchestrator is told and the rollout goes on. After `limits.expert_errors` failures in a row the expert's
-model counts as unavailable and is not asked again in this rollout.
+If an expert fails, the orchestrator gets a message and the rollout goes on. After `limits.expert_errors` failures in a row the
+expert's model counts as unavailable and is not asked again in this rollout.
 """
 
 from collections import Counter
@@ -212,6 +212,6 @@ def _num_tokens(model: ServedModel, messages: list[Message], tools: Any) -> int:
 
 
 def _limited(context: Context, seconds: float) -> Context:
-    """The context with the time limit of an expert's call and without retries, since failures are booked and told."""
+    """The context with the time limit of an expert's call and without retries, since failures are booked and reported."""
     rollout = replace(context.config.rollout, tool_timeout_seconds=seconds, max_tool_retries=0)
     return replace(context, config=replace(context.config, rollout=rollout))

@@ -22,7 +22,7 @@ class Ending(str, Enum):
 
     ANSWERED = "answered"
     NO_CALL = "no_call"
-    """In the question-answering mode the reply called no tool, or the call could not be read."""
+    """Ending of a question-answering rollout whose reply called no tool, or whose call could not be read."""
     CUSTOMER_STOP = "customer_stop"
     MAX_STEPS = "max_steps"
     TOO_MANY_ERRORS = "too_many_errors"
@@ -45,7 +45,7 @@ _readers: dict[tuple[int, str], tuple[Any, ToolCallReader]] = {}
 
 
 def reader_of(tokenizer: Any, parser: str) -> ToolCallReader:
-    """The reader of a model's replies, of which a process makes one."""
+    """The reader of a model's replies; a process makes only one."""
     key = (id(tokenizer), parser)
     if key not in _readers:
         _readers[key] = (tokenizer, ToolCallReader(tokenizer, parser=parser))
@@ -68,7 +68,7 @@ class Orchestrator:
         self._num_kept = len(messages)
 
     async def reply(self) -> ParsedReply | None:
-        """The next reply, or None with `ending` set if a limit is reached. Raises what the model raises."""
+        """The next reply, or None with `ending` set if a limit is reached. Raises any error of the model."""
         limits = self._method.limits
         max_turns = limits.evaluation_turns if self._context.evaluation else limits.turns
         if self.num_turns >= max_turns:

@@ -101,7 +101,7 @@ def answer_of(text: str) -> str | None:
 
 
 def preference_of(metadata: Mapping[str, Any]) -> str:
-    """The words about what the user prefers, "" if the row has none."""
+    """The text on the user's preference, "" if the row has none."""
     instruction = metadata.get("preference_instruction")
     return PREFERENCE.format(instruction=instruction) if instruction else ""
 

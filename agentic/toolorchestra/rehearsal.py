@@ -23,7 +23,7 @@ SOLVING = "You orchestrate tools and experts"
 SERVING = "You serve a customer as the policy says"
 JUDGING = "You check answers strictly."
 ASKED = {"Write one search query": "query", "Then write one Python program": "program", "Put the final answer alone": "answer"}
-"""Words of an expert's prompt, and what it is asked for; in any other prompt for advice, or to serve the customer."""
+"""Words of an expert's prompt, and the kind of its task; in any other prompt for advice, or to serve the customer."""
 ACTS = (
     *("every_tool", "judged_right", "wrong", "no_call", "malformed", "wrong_alias", "turns", "cut", "time", "silent_expert"),
     *("program_fails", "judged_wrong", "judge_unreadable", "broken_expert"),
@@ -117,7 +117,7 @@ class ToolOrchestraRehearsal(Rehearsal):
         return found | {"stop reason": ["answered", "malformed", "turn_limit", "token_limit", "time_limit"]}
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """Its calls with their experts, its ending, its program's end, and its judge."""
+        """The rollout's calls with their experts, its ending, its program's end, and its judge."""
         about = rollout["samples"][-1]["metadata"] if rollout["samples"] else {}
         for call in about.get("expert_calls", ()):
             yield "expert", call["alias"]

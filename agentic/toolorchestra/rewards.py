@@ -131,7 +131,7 @@ def corrected(features: Features, preference: Preference, scale: Scale) -> float
 
 
 def efficiency(features: Features, preference: Preference, scale: Scale) -> float:
-    """From 0 to 1: the weighted mean of cheapness, quickness and the share of calls that went to preferred tools.
+    """The weighted mean of cheapness, quickness and the share of calls that went to preferred tools, from 0 to 1.
 
     Cheapness and quickness are s / (s + x) for an amount x on the scale s. 1 if the preference gives none of the three a weight.
     """

@@ -22,7 +22,7 @@ class LatencySource(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class ExpertConfig:
-    """An expert: the model behind its alias, its price, and what the orchestrator is told of it."""
+    """An expert: the model behind its alias, its price, and its description for the orchestrator."""
 
     model: str = "base"
     """The expert's name in `serving.models`; several aliases may share one model."""
@@ -52,7 +52,7 @@ class ToolsConfig:
     """Offer call_expert for questions too; the paper offers it in conversations with a customer only."""
 
     def problems(self, experts: dict[str, ExpertConfig]) -> list[Problem]:
-        """Checks that every alias names an expert and stands in a list once."""
+        """Checks that every alias names an expert and is in a list once."""
         found: list[Problem] = []
         for tool in fields(self):
             aliases: list[str] | bool = getattr(self, tool.name)
@@ -90,7 +90,7 @@ class PreferenceConfig:
         ]
 
     def preference(self) -> Preference:
-        """The same weights as the rewards take them."""
+        """The weights in the form that the rewards take."""
         return Preference(accuracy=self.accuracy, cost=self.cost, latency=self.latency, tools=dict(self.tools))
 
 
@@ -133,7 +133,7 @@ class RandomizationConfig:
     """Changes from question to question (the paper's random tools and prices); all rollouts of a question see the same."""
 
     shuffle_aliases: bool = False
-    """Shuffle which expert stands behind which alias of a tool."""
+    """Shuffle the assignment of experts to the aliases of a tool."""
     num_aliases: Natural = 0
     """Number of a tool's aliases that are offered, drawn at random; 0 offers all."""
     price_factor: PriceFactor = 1.0
@@ -167,8 +167,8 @@ class LimitsConfig:
     context_characters: Count = 24_000
     """Most characters of passages, programs and earlier attempts that an expert is shown; the newest are kept."""
     findings_tokens: Natural = 0
-    """Most tokens, by the trained model's tokenizer, of what an expert is shown, in place of `context_characters`; 0 counts
-    characters."""
+    """Maximum number of tokens, by the trained model's tokenizer, of the text shown to an expert, in place of
+    `context_characters`; 0 counts characters."""
     environment_steps: Count = 200
     """Most steps of a training conversation with a customer: messages of both sides, calls and their results."""
     evaluation_environment_steps: Count = 200

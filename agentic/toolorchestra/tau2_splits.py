@@ -7,7 +7,7 @@ SPLITS: Mapping[str, Mapping[str, int]] = {
     "train": {"airline": 30, "retail": 74, "telecom": 74},
     "test": {"airline": 20, "retail": 40, "telecom": 40},
 }
-"""Number of tasks by split and domain. `base` is `train` and `test` together: 278 tasks, of which 178 and 100."""
+"""Number of tasks by split and domain. `base` is `train` and `test` together: 278 tasks, 178 and 100."""
 MAX_STEPS = 200
 MAX_ERRORS = 10
 

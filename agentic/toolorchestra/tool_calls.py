@@ -85,7 +85,7 @@ def _split_thinking(text: str, *, starts_thinking: bool) -> tuple[str, str]:
 
 
 def _checked(name: Any, words: Any, schemas: dict[str, dict[str, Any]]) -> ToolCall:
-    """The call with its arguments as a dictionary, and in `error` what is wrong with it."""
+    """The call with its arguments as a dictionary, and its problem in `error`."""
     if not isinstance(name, str) or name not in schemas:
         return ToolCall(name=str(name), error=f"there is no tool {name}; there are: {', '.join(schemas)}")
     try:

@@ -25,7 +25,7 @@ class FewQueries(Algorithm):
     Config = Options
 
     def advantages(self, groups: list[Group], known: Any) -> Columns:
-        """On the driver: one number for each rollout."""
+        """One number for each rollout; runs on the driver."""
         found: dict[Any, Any] = {}
         for group in groups:
             counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
@@ -35,5 +35,5 @@ class FewQueries(Algorithm):
         return Columns({"advantage": found})
 
     def loss(self, tokens: Tokens) -> Loss:
-        """On the trainer: one number for each trained token of a micro-batch."""
+        """One number for each trained token of a micro-batch; runs on the trainer."""
         return Loss(terms={"policy": -tokens["advantage"] * tokens.logprobs})

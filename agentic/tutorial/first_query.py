@@ -8,7 +8,7 @@ from vime import Context, Reward, Sample
 
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
-    """The score is what is trained; the metrics are averaged as `reward/calls` and `reward/right_table`."""
+    """The score is trained; the metrics are averaged as `reward/calls` and `reward/right_table`."""
     said = samples[-1].response
     table = "owners" if samples[-1].question.startswith("What") else "prices"
     right = f"FROM {table} WHERE" in said

@@ -9,7 +9,7 @@ SYSTEM = "Ask the database . owners ( name , thing ) prices ( thing , price )"
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One rollout. `sample` is a row of the data; `context.samples` makes what is trained of all calls."""
+    """One rollout. `sample` is a row of the data; `context.samples` makes the trained sequences of all calls."""
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": sample.question}]
     await context.models["actor"].chat(messages, max_tokens=64)
     return context.samples(sample)

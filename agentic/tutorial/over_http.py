@@ -15,7 +15,7 @@ TOOLS: list[Any] = [{"type": "function", "function": {"name": "query", "paramete
 
 
 async def solve(openai_client: Any, sample: Any) -> str:
-    """A loop as any agent has it; what it returns is in the samples' metadata as `output`."""
+    """A loop as any agent has it; its result is in the samples' metadata as `output`."""
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": sample.question}]
     for _ in range(6):
         answer = await openai_client.chat.completions.create(model="policy", messages=messages, tools=TOOLS, max_tokens=64)

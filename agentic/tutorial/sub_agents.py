@@ -1,4 +1,4 @@
-"""Step 5, sub-agents: three of them work on the question at the same time, and the answer is what most of them say.
+"""Step 5, sub-agents: three of them work on the question at the same time, and the answer is that of the majority.
 
     python -m vime.run +experiment=tutorial method.generate=agentic.tutorial.sub_agents.generate \
         method.reward=agentic.tutorial.sub_agents.reward trainer.num_steps=4
@@ -13,7 +13,7 @@ from vime import Context, Reward, Sample, Sampling, ToolBox
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One sample for each conversation: every sampled token is trained once, whoever has asked for it."""
+    """One sample for each conversation: every sampled token is trained once, no matter which agent has asked for it."""
 
     def query(sql: str) -> str:
         """Asks the database."""

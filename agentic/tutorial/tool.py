@@ -10,7 +10,7 @@ from vime import Context, Sample, Sampling, ToolBox
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """Asks, answers the calls, and asks again. A tool that fails is told to the model; a seventh call ends the rollout."""
+    """Asks, answers the calls, and asks again. The model sees the error of a failed tool; a seventh call ends the rollout."""
 
     def query(sql: str) -> str:
         """Asks the database."""

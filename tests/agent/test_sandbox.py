@@ -39,7 +39,7 @@ QUICK = SandboxConfig(wall_seconds=1.5, cpu_seconds=30, memory_bytes=160 * MIB, 
 
 @pytest.fixture(scope="module", autouse=True)
 def works() -> None:
-    """These tests are about the sandbox, so it has to be there."""
+    """Fails without a sandbox, which these tests are about."""
     assert sandbox_problem() is None, sandbox_problem()
 
 
@@ -57,7 +57,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def started_processes() -> set[psutil.Process]:
-    """All below this process, and all of the host that are in a sandbox, whoever their parent is, but those of other workers."""
+    """All descendants of this process, and all sandboxed processes of the host with any parent, except those of other workers."""
     this = psutil.Process()
     workers = {*psutil.Process(os.getppid()).children()} - {this}
     inside = {process for process in psutil.process_iter() if is_inside(process) and not is_below(process, workers)}

@@ -1,4 +1,4 @@
-"""What a shipped tiny model says, without a server."""
+"""Replies of shipped tiny models, without a server."""
 
 from pathlib import Path
 from typing import Any

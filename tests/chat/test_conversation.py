@@ -277,7 +277,7 @@ class Watched:
         return getattr(self._tokenizer, name)
 
     backend_tokenizer = None
-    """So that all that is encoded passes here."""
+    """No backend, so that all encoded texts pass through this tokenizer."""
 
     @property
     def added_tokens_decoder(self) -> Any:

@@ -20,7 +20,7 @@ NEW, OLD = "580.82.07", "550.54.15"
 def machine_with(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *, gpus: int, build: str, driver: str | None = NEW, visible: str | None = None
 ) -> None:
-    """Stands in for a machine: its devices, the distribution of vLLM that is installed, and its driver."""
+    """Simulates a machine: its devices, the distribution of vLLM that is installed, and its driver."""
     (folder / "dev").mkdir(exist_ok=True)
     for number in range(gpus):
         (folder / "dev" / f"nvidia{number}").touch()

@@ -1,4 +1,4 @@
-"""Where processes run and how weights travel, as arithmetic; and the same nodes and GPUs as Ray gives them."""
+"""Places of processes and ways of weights, as arithmetic; and the same nodes and GPUs as Ray gives them."""
 
 import json
 import os
@@ -111,7 +111,7 @@ TWO_NODES = """
 
 @pytest.fixture(scope="module")
 def two_nodes() -> dict[str, Any]:
-    """What a driver sees on a Ray cluster of two nodes that say they have GPUs."""
+    """The driver's view of a Ray cluster of two nodes that claim to have GPUs."""
     command = [sys.executable, "-c", textwrap.dedent(TWO_NODES)]
     seen = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}  # with which there are none
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, env=seen)

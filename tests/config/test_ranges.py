@@ -1,4 +1,4 @@
-"""Ranges stand on the fields, and every number has one."""
+"""Ranges are part of the fields, and every number has one."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a fake device sees of a program: host synchronizations, copies, collectives and memory, each with its line."""
+"""Events of a program that a fake device sees: host synchronizations, copies, collectives and memory, each with its line."""
 
 import sys
 import weakref
@@ -119,7 +119,7 @@ class Counts:
 
 
 COUNTS = Counts()
-"""Those of this process, in which there is one device."""
+"""The counts of this process, in which there is one device."""
 
 
 def waits(what: str = "") -> None:

@@ -21,7 +21,7 @@ PYTORCH_LIBRARIES = ("libc10.so", "libtorch_cpu.so")
 
 
 def missing() -> str | None:
-    """Why there can be no such device on this machine; None if there can."""
+    """The reason why this machine can have no such device; None if it can."""
     if "+cpu" not in version("torch"):
         return f"torch {version('torch')} is not a build without CUDA"
     return None if shutil.which("g++") else "no g++, which compiles the device"

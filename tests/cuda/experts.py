@@ -1,4 +1,4 @@
-"""Numbers of tokens of each expert, which on a device follow from the router's values: here as many for each.
+"""Numbers of tokens of each expert; on a device they follow from the router's values, here all are equal.
 
 Megatron's dispatcher learns these numbers from the device once a layer. What it hands over is checked, and replaced.
 """

@@ -12,7 +12,7 @@ def make(name: str) -> None:
 
 
 def a_cpu_tensor_in_a_collective() -> None:
-    """A count of tokens is summed over ranks as it stands on the host."""
+    """A count of tokens is summed over ranks while it is on the host."""
     from vime.trainer import passes
 
     forward = passes._hidden
@@ -193,7 +193,7 @@ def a_product_of_the_host() -> None:
 
 
 def weights_in_other_memory() -> None:
-    """Weights are erased by tensors that take their place, of which captured graphs know nothing."""
+    """Weights are erased by tensors that take their place and that captured graphs do not see."""
     from vime.inside_vllm import transfer
 
     def replace(model: torch.nn.Module) -> None:

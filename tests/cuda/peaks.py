@@ -65,7 +65,7 @@ class Peak:
 
 
 def offered() -> list[tuple[str, str]]:
-    """All models with the clusters that have as many GPUs as the model's ranks, and memory enough by the plan."""
+    """All models, each with the clusters that have one GPU per rank of the model and, by the plan, enough memory."""
     from vime.cluster.layout import world_size
     from vime.preflight.compose import CONF
     from vime.preflight.rules.memory import trainer_fits

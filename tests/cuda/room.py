@@ -32,7 +32,7 @@ CAPABILITY = (9, 0)
 
 
 class Stream:
-    """Stands for a CUDA stream; its work is done."""
+    """Replaces a CUDA stream; its work is done."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_stream = 0
@@ -57,7 +57,7 @@ class Stream:
 
 
 class Event:
-    """Stands for a CUDA event that has happened."""
+    """Replaces a CUDA event that has happened."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -82,7 +82,7 @@ class Event:
 
 
 class Generator:
-    """Stands for the device's generator of random numbers."""
+    """Replaces the device's generator of random numbers."""
 
     def get_state(self) -> torch.Tensor:
         """Some state."""

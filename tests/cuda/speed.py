@@ -1,4 +1,4 @@
-"""A model of the trainer's step times on H100s, from its counted work; nobody has measured them.
+"""A model of the trainer's step times on H100s, from its counted work; the times are not measured.
 
     python -m tests.cuda.speed [--write results] [--before COMMIT] [--rows 16]
 
@@ -262,7 +262,7 @@ class Counting:
 
 
 def _operands(name: str, args: Any) -> tuple[Any, Any]:
-    """Left and right factor: 2·left.numel()·right.shape[-1] operations, also of grouped rows."""
+    """Left and right factor: 2·left.numel()·right.shape[-1] operations, for grouped rows as well."""
     first = 1 if name.startswith(("addmm", "baddbmm")) else 0
     return args[first], args[first + 1]
 
@@ -280,7 +280,7 @@ def _bytes(tensors: list[Any]) -> float:
 
 
 def count_here(recipe: Recipe) -> dict[str, Any]:
-    """Work of a row and of an update, in this process; `PYTHONPATH` says of which tree."""
+    """Work of a row and of an update, in this process; `PYTHONPATH` chooses the tree."""
     from tests.cuda import room
     from tests.cuda.peaks import write_shape
 

@@ -15,7 +15,7 @@ NEAR = 0.05
 
 
 def rows() -> list[Peak]:
-    """Those of `results/gpu_memory.json`."""
+    """The rows of `results/gpu_memory.json`."""
     return [Peak(**row) for row in json.loads((RESULTS / "gpu_memory.json").read_text())]
 
 

@@ -41,9 +41,9 @@ FAULTS = {
 """Faults, and the problem that each must give."""
 FAULTY = [Update(family="qwen3_moe", fault=fault) for fault in FAULTS]
 OF_CHUNKS = ("vllm/distributed/weight_transfer/packed_tensor.py",)
-"""vLLM waits for the buffer that it receives a packed chunk in, of which a sync has one for each GiB."""
+"""The file in which vLLM waits for the buffer of a received packed chunk; a sync has one chunk for each GiB."""
 WAITS = {"weight_report": 1, "weight_proof": 1}
-"""How often the host may wait in each call, whatever the number of layers and tensors."""
+"""Number of times that the host may wait in each call, for any number of layers and tensors."""
 
 
 def problems(report: Report) -> list[str]:

@@ -73,7 +73,7 @@ class Report:
     on_the_cpu: list[str] = field(default_factory=list)
     """Parameters and buffers that are not on the device after an update."""
     moved: list[str] = field(default_factory=list)
-    """Those that are in other memory than before, which captured graphs do not know."""
+    """Weights that are in other memory than before, which captured graphs do not know."""
     waits: list[dict[str, dict[str, int]]] = field(default_factory=list)
     """Waits of the host in each call, by line."""
     blocking_copies: list[dict[str, int]] = field(default_factory=list)
@@ -235,7 +235,7 @@ def _config(update: Update, checkpoint: Path) -> Any:
 
 
 def _join(config: Any, update: Update) -> None:
-    """vLLM's process groups, of which this process is one rank."""
+    """Makes vLLM's process groups, with this process as one rank."""
     from vllm.config import set_current_vllm_config
     from vllm.distributed import init_distributed_environment, initialize_model_parallel
 

@@ -57,7 +57,7 @@ def load(file: Path, content: bytes) -> list[dict[str, Any]]:
 
 
 def refused(file: Path, content: bytes) -> str:
-    """Why a file with this content is refused; the problem has the key of its data set and the file."""
+    """The reason why a file with this content is refused; the problem has the key of its data set and the file."""
     with pytest.raises(ConfigError) as raised:
         load(file, content)
     (problem,) = raised.value.problems

@@ -1,4 +1,4 @@
-"""What is kept of a sample: its turns are its tokens, in order and each once."""
+"""The record of a sample: its turns are its tokens, in order and each once."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Data come back equal, also those that orjson refuses."""
+"""Data come back equal, including data that orjson refuses."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""A model that says what it is told, and an agent's clients of a session with it."""
+"""A model with scripted replies, and an agent's clients of a session with it."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ def user(content: Any) -> Any:
 
 
 class Scripted:
-    """A model that says given texts, `size` tokens at a time; the logprob of a token says which one of which turn it is."""
+    """A model that says given texts, `size` tokens at a time; a token's logprob encodes its turn and its place in the turn."""
 
     name = "actor"
     max_model_len = 2_000

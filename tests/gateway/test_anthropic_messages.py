@@ -1,4 +1,4 @@
-"""The gateway over Messages, with Anthropic's own client and Qwen3's tokenizer; the model says what it is told."""
+"""The gateway over Messages, with Anthropic's own client and Qwen3's tokenizer; the model's replies are scripted."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +48,7 @@ async def test_three_turns_with_tools_are_one_sequence_of_exactly_the_sampled_to
 
 
 async def test_what_claude_code_makes_of_the_arguments_of_a_call_does_not_begin_another_sequence(opened: Callable[..., Asked]):
-    """As version 2.1.197 sends its edits back: with a default value, in another order, without white space at line ends."""
+    """Edits as version 2.1.197 sends them back: with a default value, in another order, without white space at line ends."""
     sampled = '{"file_path": "/x", "old_string": "a", "new_string": "b  \\n  "}'
     call = f'<think>\nHm.\n</think>\n\n<tool_call>\n{{"name": "Edit", "arguments": {sampled}}}\n</tool_call><|im_end|>'
     asked = opened(call, "<think>\n</think>Done.<|im_end|>")

@@ -27,7 +27,7 @@ WORDS = ("red", "früh 😀", "<think>", "  ", "\n\n", "42", "{", "</tool_call>"
 
 
 def random_reply(rng: random.Random) -> str:
-    """What a model may write: reasoning or none, text, calls, and now and then a broken call."""
+    """A possible reply of a model: reasoning or none, text, calls, and now and then a broken call."""
     words = [rng.choice(WORDS) for _ in range(rng.randrange(4))]
     calls = [json.dumps({"name": "search", "arguments": {"query": rng.choice(WORDS)}}) for _ in range(rng.choice((0, 0, 1, 2)))]
     written = "".join(f"\n<tool_call>\n{call}\n</tool_call>" for call in calls)
@@ -55,7 +55,7 @@ class Agent:
     url: str
     rng: random.Random
     arrived: set[int] = field(default_factory=set)
-    """Numbers of the calls of which something arrived, from the logprobs of their tokens."""
+    """Numbers of the calls that have arrived at least in part, from the logprobs of their tokens."""
 
     async def ask(self, messages: list[Any], *, num_answers: int = 1) -> list[Any]:
         """The messages of the answers, or none if the agent has lost its connection for good."""

@@ -1,4 +1,4 @@
-"""The gateway over Chat Completions, with OpenAI's own client and Qwen3's tokenizer; the model says what it is told."""
+"""The gateway over Chat Completions, with OpenAI's own client and Qwen3's tokenizer; the model's replies are scripted."""
 
 import asyncio
 import gzip

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 SCHEMA = {"type": "object", "properties": {"owner": {"type": "string"}}, "required": ["owner"], "additionalProperties": False}
 FUNCTION = {"name": "answer", "description": "Says the owner.", "parameters": SCHEMA}
 ELSEWHERE = {"$ref": "http://127.0.0.1:9/schema"}
-"""A schema that nobody fetches."""
+"""A schema that is never fetched."""
 OTHER = {"name": "search", "parameters": {"type": "object", "properties": {}}}
 RIGHT_CALL = '<tool_call>\n{"name": "answer", "arguments": {"owner": "Ada"}}\n</tool_call>'
 WRONG_CALL = '<tool_call>\n{"name": "search", "arguments": {"owner": "Ada"}}\n</tool_call>'

@@ -41,7 +41,7 @@ async def test_no_odd_reply_loses_an_attempt_or_is_shown_differently_in_a_stream
 
 
 async def problems(patch: pytest.MonkeyPatch, setup: Setup, *, replies: int = 60) -> str:
-    """What the program says of replies of one set-up."""
+    """The program's output on replies of one set-up."""
     patch.setattr(odd_replies, "SETUPS", (setup,))
     return "\n".join((await played(replies, seed=2)).problems)
 

@@ -234,7 +234,7 @@ async def test_white_space_around_reasoning_is_no_edit(opened: Callable[..., Ask
 
 
 async def test_halves_of_surrogate_pairs_in_a_request_are_replaced(opened: Callable[..., Asked]):
-    """As programs write them that cut texts by UTF-16 units."""
+    """Halves as written by programs that cut texts by UTF-16 units."""
     for text, expected in (
         ("cut \ud83d", "cut \ufffd"),
         ("\ude00 cut", "\ufffd cut"),

@@ -76,7 +76,7 @@ async def test_the_tool_runner_of_anthropics_sdk_goes_on_without_a_thread(opened
 
     @beta_async_tool
     async def owner_of(thing: str) -> str:
-        """Who owns a thing."""
+        """The owner of a thing."""
         return f"Ada owns the {thing}"
 
     call = '<tool_call>\n{"name": "owner_of", "arguments": {"thing": "mill"}}\n</tool_call>'

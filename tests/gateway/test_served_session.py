@@ -60,7 +60,7 @@ async def play(session: AgentSession, *, stream: bool) -> None:
 
 
 async def stopped(clock: AgentClock, answer: "asyncio.Task[Any]") -> float:
-    """Waits until a clock stands still, or the answer is there; the seconds that it shows."""
+    """Waits until a clock is stopped, or the answer is there; returns the seconds that the clock shows."""
     seconds = -1.0
     while clock.seconds != seconds and not answer.done():
         seconds = clock.seconds

@@ -1,4 +1,4 @@
-"""How much a rollout weighs in the loss does not depend on how many branches its agent made of it.
+"""The weight of a rollout in the loss does not depend on the number of branches that its agent made.
 
 An agent samples the same replies as one conversation, or as siblings, sub-agents and shortened histories; its sequences then have
 other numbers, and the weights that the algorithm gives to their tokens have the same sum.
@@ -35,7 +35,7 @@ async def played(asked: Asked, shape: tuple[int | None, ...]) -> list[Sample]:
 
 
 def weights_of(rollouts: list[list[Sample]], aggregation: Aggregation, credit: Credit) -> list[float]:
-    """The sum of weight times advantage over the trained tokens of each of two rollouts, of which the first is better."""
+    """The sum of weight times advantage over the trained tokens of each of two rollouts; the first rollout is better."""
     members = [
         Rollout(rollout_id=number, group_index=0, samples=samples, reward=reward, stop_reason=StopReason.ANSWERED)
         for number, (samples, reward) in enumerate(zip(rollouts, REWARDS, strict=True))

@@ -16,7 +16,7 @@ from vime.grading.judge import Judge, JudgeConfig, read_verdict
 
 @dataclass
 class Reply:
-    """What a model returns."""
+    """The reply of a model."""
 
     text: str
     finish_reason: str = "stop"

@@ -1,4 +1,4 @@
-"""Question answering scores on a table checked by hand, and on strings that nobody would write.
+"""Question answering scores on a table checked by hand, and on strings that occur in no real answer.
 
 A row is: prediction, reference, its normal form, exact match, SQuAD's F1, HotpotQA's F1, gold in prediction, sub_em with the
 guard, sub_em without. The published normalisation is lower case, then no ASCII punctuation, then no articles, then single spaces.

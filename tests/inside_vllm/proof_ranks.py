@@ -24,7 +24,7 @@ from vime.inside_vllm.plugin import register
 LAYER = "model.layers.1.self_attn"
 QUERY, KEY, VALUE, OUTPUT = (f"{LAYER}.{part}_proj.weight" for part in "qkvo")
 CASES: list[dict[str, str | None]] = [{}, {KEY: VALUE, VALUE: KEY}, {QUERY: None}, {OUTPUT: None}, {"lm_head.weight": None}]
-"""What the loader gets instead of a tensor; None is nothing."""
+"""Tensors that the loader gets in place of others; None is nothing."""
 
 
 def run(rank: int, port: int, checkpoint: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which token each request of a batch is to get next, and which servers take forced tokens; a real rehearsal tests the patch."""
+"""The next token of each request of a batch, and the servers that take forced tokens; a real rehearsal tests the patch."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -43,7 +43,7 @@ DROPPED = {
 
 
 class Trainer:
-    """Stands in for the trainer: float32 masters that move as Adam moves them, seen by the servers in bfloat16."""
+    """Stand-in for the trainer: float32 masters that move as Adam moves them, seen by the servers in bfloat16."""
 
     def __init__(self, checkpoint: Path, folder: Path, serving: ServingConfig) -> None:
         with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
@@ -61,7 +61,7 @@ class Trainer:
             master += LEARNING_RATE * torch.randn(master.shape, generator=generator).sign()
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What travels."""
+        """The tensors that are sent."""
         for number, (name, master) in enumerate(self.masters.items()):
             if self.interrupt is not None and number == len(self.masters) // 2:
                 interrupt, self.interrupt = self.interrupt, None
@@ -69,11 +69,11 @@ class Trainer:
             yield name, master.bfloat16()
 
     def shapes(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
-        """What `tensors` yields."""
+        """Names, dtypes and shapes of the tensors that `tensors` yields."""
         return [(name, torch.bfloat16, tuple(master.shape)) for name, master in self.masters.items()]
 
     def payload(self) -> WeightPayload:
-        """As files."""
+        """The weights as files."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file, digest, tensors = self._folder / f"actor-v{self.version}-0.safetensors", WeightDigest(), dict(self.tensors())
         for name, tensor in tensors.items():
@@ -92,11 +92,11 @@ class Trainer:
         self._sender = await asyncio.to_thread(open_sender)
 
     async def export_weights(self, version: int) -> WeightPayload:
-        """As files."""
+        """The weights as files."""
         return self.payload()
 
     async def send_weights(self, version: int) -> WeightPayload:
-        """Over gloo."""
+        """Sends the weights over gloo."""
         assert self._sender is not None
         return await asyncio.to_thread(self._sender.send, version)
 

@@ -1,4 +1,4 @@
-"""What our servers add to the stream of a reply, in vLLM's own output processor and stream, without an engine."""
+"""Our servers' additions to the stream of a reply, in vLLM's own output processor and stream, without an engine."""
 
 import asyncio
 import logging

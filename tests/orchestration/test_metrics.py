@@ -1,4 +1,4 @@
-"""What a batch of groups says about itself."""
+"""The metrics of a batch of groups."""
 
 from vime.orchestration.metrics import batch_metrics
 from vime.types import Group, Prompt, Rollout, Sample, StopReason

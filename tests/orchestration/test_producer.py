@@ -44,7 +44,7 @@ class Runner:
         self.resamples = False
         self.asked: list[int] = []
         self.versions: dict[int, int] = {}
-        """Of a slot's oldest token."""
+        """Version of the oldest token by slot."""
 
     async def run_group(
         self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int, num_wanted: int | None, progress: Progress | None

@@ -84,7 +84,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"toolorchestra_tiny{name}_sft": SFT for name in ("", "_junior", "_senior")},
 }
 MODELS = ["llama3.1-8b", *sorted({file.stem for file in (CONF / "preset").glob("*/*.yaml") if "_" not in file.parent.name})]
-"""Those that a preset treats in their own way, and one that none does."""
+"""Models with presets of their own, and one without."""
 
 
 def composed(*words: str) -> RunConfig:

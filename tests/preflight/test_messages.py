@@ -1,4 +1,4 @@
-"""What the program says to common mistakes: the setting that was meant, and what to write."""
+"""Messages about common mistakes: the setting that was meant, and the correction."""
 
 from pathlib import Path
 from typing import Any

@@ -233,7 +233,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 
 def problems_of(*words: str) -> list[Problem]:
-    """What is wrong with a command line."""
+    """The problems of a command line."""
     with pytest.raises(ConfigError) as caught:
         compose_run(list(words), check=find_problems)
     return caught.value.problems

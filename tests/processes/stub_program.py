@@ -74,7 +74,7 @@ async def next_launch(kept: Keeper | Server, old: int | None) -> int:
 
 
 async def wait_for_events(kept: Keeper | Server, *wanted: str) -> list[str]:
-    """What happened until all that is wanted did."""
+    """The events until all wanted ones have occurred."""
     seen: list[str] = []
     for _ in range(600):
         seen += [event["event"] for event in await kept.events()]

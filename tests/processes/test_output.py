@@ -1,4 +1,4 @@
-"""What a process writes is in its file of the run folder, whoever in it writes."""
+"""All output of a process is in its file of the run folder, no matter which part of it writes."""
 
 import subprocess
 import sys

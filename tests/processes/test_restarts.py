@@ -54,7 +54,7 @@ class Lives:
 
 @pytest.fixture
 def num_launches(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """How often a program with these lives is launched before it is given up."""
+    """Number of launches of a program with these lives before it is given up."""
 
     def count(*lives: float | None, most: int = 3) -> int:
         settings = ServingConfig(max_restarts=most, restart_window_seconds=HOUR)

@@ -35,7 +35,7 @@ def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def statuses(url: str, paths: tuple[str, ...], secret: str | None) -> dict[str, int]:
-    """What a server answers to each path."""
+    """The status of a server's answer by path."""
     body = {"model": "actor", "prompt": "a", "token_ids": [1], "sampling_params": {"max_tokens": 1}, "method": "check_health"}
     found = {}
     async with aiohttp.ClientSession(headers=headers(secret)) as session:
@@ -113,7 +113,7 @@ def test_only_the_whole_secret_opens():
 
 
 async def answers(scope: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the middleware, before an application that answers 200, sends."""
+    """Messages of the middleware before an application that answers 200."""
     monkeypatch.setenv(VARIABLE, LONG)
     sent: list[dict[str, Any]] = []
 

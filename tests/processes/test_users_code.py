@@ -1,4 +1,4 @@
-"""What code of users leaves in a process is found, and its modules are loaded anew."""
+"""Remains of users' code in a process are found, and its modules are loaded anew."""
 
 import importlib
 import os

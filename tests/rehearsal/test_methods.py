@@ -33,7 +33,7 @@ NEVER: dict[str, dict[str, set[str]]] = {
     "retool_paper_32b": {},
     "coding_swe_qwen3_8b": {},
 }
-"""What takes more than a rehearsal has: a hundred thousand tokens, a server that is lost, or a quarter of an hour."""
+"""Events that take more than a rehearsal has: a hundred thousand tokens, a server that is lost, or a quarter of an hour."""
 WORKSPACES = {"retool_paper_32b", "coding_swe_qwen3_8b"}
 LONG = {"toolorchestra_paper_8b"}
 """Its rollouts take up to fifty turns."""
@@ -74,7 +74,7 @@ class Library:
 
 
 async def played(name: str, folder: Path) -> dict[str, set[str]]:
-    """What is to occur in the rehearsal of an experiment and did not in its training rows and its evaluation."""
+    """Events that must occur in the rehearsal of an experiment and did not in its training rows and its evaluation."""
     composed = compose_run([f"+experiment={name}", "rehearse=true", f"output_dir={folder}"])
     shrunk = shrink(composed.config)
     config, tokenizer = shrunk.config, qwen3_tokenizer()

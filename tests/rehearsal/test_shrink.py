@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("some_strands_python")
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 LARGE = [name for name in EXPERIMENTS if "tiny" not in name]
 KEPT = ("method", "algorithm", "sandbox", "workspace", "reward_service", "name", "seed", "mode", "deterministic")
-"""What a rehearsal leaves as it is."""
+"""Settings that a rehearsal leaves unchanged."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A run that ends before its time says why, where it stands and how it goes on, in its folder and on top of its report."""
+"""A run that ends early says why, how far it has come and how to continue it, in its folder and on top of its report."""
 
 import shlex
 from dataclasses import replace

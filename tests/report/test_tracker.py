@@ -135,7 +135,7 @@ def records(file: Path) -> list[Any]:
 
 
 def history(found: list[Any]) -> list[dict[str, Any]]:
-    """What was logged, by name."""
+    """The logged values, by name."""
     lines = [record.history.item for record in found if record.HasField("history")]
     return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items} for items in lines]
 

@@ -23,7 +23,7 @@ BACKENDS = [
 
 
 def silent(phase: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
+    """Discards reports of progress."""
 
 
 def config_of(corpus: Path, backend: str = "bm25", search: str = "flat") -> RetrievalConfig:

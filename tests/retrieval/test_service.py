@@ -23,7 +23,7 @@ GOOD = {"queries": ["record 17", "record 18"], "topk": 3, "return_scores": True}
 
 
 def silent(phase: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
+    """Discards reports of progress."""
 
 
 async def until_ready(client: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ async def client(corpus_file: Path, tmp_path: Path) -> AsyncIterator[Any]:
 
 
 def address_of(client: Any) -> Address:
-    """Where a service under test is."""
+    """The address of a service under test."""
     return Address(url=str(client.make_url("/")).rstrip("/"))
 
 

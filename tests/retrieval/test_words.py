@@ -49,7 +49,7 @@ FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 
 
 def silent(phase: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
+    """Discards reports of progress."""
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest_asyncio.fixture(autouse=True)
 async def closed() -> AsyncIterator[None]:
-    """What the hook keeps for the event loop of a worker ends with the loop of the test."""
+    """Ends the hook's state for a worker's event loop together with the loop of the test."""
     yield
     batches = hook._batches.pop(asyncio.get_running_loop(), None)
     if batches is not None:

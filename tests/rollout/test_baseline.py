@@ -1,4 +1,4 @@
-"""A model that others run stands in the trained one's place: the same prompts, sections and sampling; its tokens are not seen."""
+"""A model that others run takes the trained model's place: the same prompts, sections and sampling; its tokens are unknown."""
 
 import asyncio
 import json

@@ -28,7 +28,7 @@ CARD = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)"
 
 
 class Machine:
-    """A checkout on a machine with no programs but those that a test adds; what they are asked for stands in `calls`."""
+    """A checkout on a machine with no programs but those that a test adds; their calls are recorded in `calls`."""
 
     def __init__(self, folder: Path) -> None:
         self.checkout, self.programs, self.calls = folder / "checkout", folder / "bin", folder / "calls"

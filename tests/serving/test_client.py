@@ -36,7 +36,7 @@ def answer(*, version: str = "3", finish_reason: str = "stop") -> web.Response:
 
 @contextlib.asynccontextmanager
 async def scripted(*answers: Any, **serving: Any) -> AsyncIterator[tuple[TokenClient, list[Any]]]:
-    """A client of a server that gives these answers in turn, the last one for ever.
+    """A client of a server that gives these answers one after another, and the last one forever.
 
     "drop" closes the connection, a list sends its parts and then closes it, or with None at its end sends nothing more.
     """
@@ -136,7 +136,7 @@ async def test_the_seconds_of_a_reply_are_those_of_the_attempt_that_was_answered
 
 
 class Heard:
-    """Notes what it is told."""
+    """Notes what it receives."""
 
     def __init__(self, *, num_pauses: int = 0) -> None:
         self.tokens: list[int] = []

@@ -1,4 +1,4 @@
-"""The client of a chat API against a scripted endpoint: limits, retries, refusals, prices, and the key that nobody sees."""
+"""The client of a chat API against a scripted endpoint: limits, retries, refusals, prices, and the key that is never shown."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def answer() -> web.Response:
 
 @contextlib.asynccontextmanager
 async def scripted(monkeypatch: Any, *answers: Any, **chat: Any) -> AsyncIterator[tuple[Endpoint, list[Any]]]:
-    """An endpoint that gives these answers in turn, the last one for ever; and its requests: (time, header, body)."""
+    """An endpoint that gives these answers one by one, and the last one forever; and its requests: (time, header, body)."""
     monkeypatch.setenv("VIME_TEST_KEY", KEY)
     monkeypatch.setattr(external, "FIRST_BACKOFF_SECONDS", 0.01)
     requests: list[Any] = []

@@ -1,4 +1,4 @@
-"""The probe goes on beside what follows a sync; whoever waits for it gets its metrics, or why servers and trainer disagree."""
+"""The probe goes on beside what follows a sync; a caller that awaits it gets its metrics, or why servers and trainer disagree."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ SENT = {"sync/num_servers": 1.0}
 
 
 class Turns:
-    """Who has the GPUs."""
+    """The owner of the GPUs."""
 
     def __init__(self, *, shared: bool) -> None:
         self.shared, self.happened = shared, []

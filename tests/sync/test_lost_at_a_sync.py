@@ -17,7 +17,7 @@ from vime.weights.policy import Policy
 
 
 class Delivery:
-    """Reaches as many servers at each sync as it is told."""
+    """Reaches a scripted number of servers at each sync."""
 
     def __init__(self, *reached: int) -> None:
         self.reached = list(reached)
@@ -85,7 +85,7 @@ async def test_a_failed_watch_over_the_servers_ends_the_wait(tmp_path: Path):
 
 
 class Stack(Serving):
-    """Servers that say what they are told, one answer after the other."""
+    """Servers that give scripted answers, one after the other."""
 
     def __init__(self, **answers: list[Any]) -> None:
         self.answers = answers

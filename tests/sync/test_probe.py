@@ -1,4 +1,4 @@
-"""What the probe does with servers that do not answer; what it finds out about those that do, `test_weight_sync.py` shows."""
+"""The probe with servers that do not answer; `test_weight_sync.py` has its findings about those that do."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who has the GPUs when: the order of events where trainer and servers share them, and none where they do not."""
+"""Turns on GPUs: the order of events where trainer and servers share them, and none where they do not."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from vime.sync.turns import Turns
 
 
 class Recorder:
-    """Servers and trainer at once; remembers what they were told."""
+    """Servers and trainer in one; remembers the calls that they got."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

@@ -16,7 +16,7 @@ from vime.weights.policy import Policy
 
 
 class Parts:
-    """A trainer whose export fails at first, and a server's actor that answers as it is told."""
+    """A trainer whose export fails at first, and a server's actor with scripted answers."""
 
     def __init__(self, *, failures: int = 0, answer: BaseException | None = None) -> None:
         self.failures, self.answer = failures, answer

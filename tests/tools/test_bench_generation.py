@@ -1,4 +1,4 @@
-"""What `tools/bench_generation.py` sends and counts; its servers are vLLM's."""
+"""Requests and counts of `tools/bench_generation.py`; its servers are vLLM's."""
 
 import sys
 from pathlib import Path

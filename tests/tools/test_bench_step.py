@@ -1,4 +1,4 @@
-"""What the page of whole steps says of syncs that take long."""
+"""The page of whole steps on syncs that take long."""
 
 import sys
 from pathlib import Path

@@ -24,7 +24,7 @@ def convert(*words: object) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder with two checkpoints, of which the newer was made from the shipped model."""
+    """A run folder with two checkpoints; the newer was made from the shipped model."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"checkpoint": str(TINY)}}))
     step = folder / "checkpoints" / "step_000020"

@@ -49,7 +49,7 @@ def lines(path: Path, rows: list[Row]) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where everything is prepared; the checksums of the published files are those of other bytes than the fixtures'."""
+    """The folder of all prepared data; checksums are not compared, because the fixtures are not the published files."""
     table = {name: {**entry, "sha256": {}} for name, entry in read_table().items()}
     for name in ("ruler_hqa_12800", "ruler_hqa_25600"):
         table[name] = {**table[name], "options": {**table[name]["options"], "size": 5}}

@@ -1,4 +1,4 @@
-"""The first hour on a GPU machine, with stand-ins for steps and nvidia-smi; and the steps that there are, by their plans."""
+"""The first hour on a GPU machine, with stand-ins for steps and nvidia-smi; and the existing steps, by their plans."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ STEPS = (
 
 
 def hour(folder: Path, steps: str, *words: str, num_cards: int = 1) -> subprocess.Popen[str]:
-    """The program in a folder of its own, with these steps and a machine of so many cards."""
+    """The program in a folder of its own, with these steps and a machine with `num_cards` cards."""
     (folder / "tools").mkdir()
     (folder / "bin").mkdir()
     shutil.copy(ROOT / "tools" / "first_hour.py", folder / "tools")
@@ -57,7 +57,7 @@ def row(page: str, step: str) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """False for one that has ended, also if nobody has asked for its status."""
+    """False for a process that has ended, even if its status has not been collected."""
     try:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

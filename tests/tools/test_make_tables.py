@@ -1,4 +1,4 @@
-"""The results page: every published number with its source, ours only if complete, and what nobody ran says so."""
+"""The results page: every published number with its source, ours only if complete, and rows that were not run say so."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""How a function of ours is held to what float64 computes: values and gradients."""
+"""Comparison of our functions with float64: values and gradients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 0.01}
-"""Of a whole tensor's norm."""
+"""Tolerances as shares of a whole tensor's norm."""
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:

@@ -91,7 +91,7 @@ def row_lengths(engine: LockstepEngine, config: Any, samples: list[Any]) -> list
 
 
 def kept(engine: Any) -> tuple[float, float] | None:
-    """What the forward pass of a row keeps, counted and by the plan's formula; None where a rank has no whole row."""
+    """Bytes that the forward pass of a row keeps, counted and by the plan's formula; None if a rank has no whole row."""
     trainer, model = engine.config.trainer, engine.config.model
     if trainer.pipeline_parallel_size * trainer.context_parallel_size > 1:
         return None
@@ -114,7 +114,7 @@ def meet(rank: int, folder: Path) -> str:
 
 
 def megatron_place() -> Position:
-    """Where Megatron's own groups put this rank."""
+    """The position of this rank by Megatron's own groups."""
     return Position(
         tensor=parallel_state.get_tensor_model_parallel_rank(),
         context=parallel_state.get_context_parallel_rank(),

@@ -1,4 +1,4 @@
-"""What only a CUDA device would do, and nothing shows to be right, is refused by name."""
+"""Features that only a CUDA device would use, and that no test proves, are refused by name."""
 
 from typing import Any
 

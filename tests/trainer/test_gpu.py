@@ -1,4 +1,4 @@
-"""What needs CUDA, in the trainer: layers in bfloat16 and every parallelism over NCCL give what one rank gives."""
+"""Tests of the trainer that need CUDA: layers in bfloat16 and every parallelism over NCCL give what one rank gives."""
 
 import asyncio
 import uuid
@@ -24,7 +24,7 @@ MakeSamples = Callable[..., list[Sample]]
 
 
 def hugging_face_logprobs(folder: Path, samples: list[Sample]) -> list[list[float]]:
-    """Of the response tokens, in float32."""
+    """Logprobs of the response tokens, in float32."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

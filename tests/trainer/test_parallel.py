@@ -96,7 +96,7 @@ def whole_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
 def results(
     models: Models, run_ranks: Callable[..., None], tmp_path_factory: pytest.TempPathFactory, world: None, whole_loss: str
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """What each rank reports of the layouts it has a part in."""
+    """Reports of each rank on the layouts that it takes part in."""
     folder = tmp_path_factory.mktemp("parallel")
     layouts = []
     for name, trainer in (LAYOUTS | BFLOAT16 | WHOLE).items():
@@ -207,7 +207,7 @@ def test_the_exported_payload_holds_the_saved_weights_in_bounded_files(results: 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if "interleaved" in name and "one_row" not in name])
 def test_rows_of_an_interleaved_pipeline_have_different_lengths(results: Any, name: str) -> None:
-    """What makes mixed-up messages of two directions possible, and so the other tests of these layouts a proof."""
+    """Different lengths allow mixed-up messages of two directions; without them, other tests of these layouts prove nothing."""
     for report in seen(results, name):
         assert len(set(report["row_lengths"])) > 2
         assert len(report["row_lengths"]) % 2 == 0

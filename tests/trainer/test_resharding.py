@@ -57,14 +57,14 @@ def load_ranks_script() -> Any:
 
 
 class Runs:
-    """What every run of the module left, by `<kind>-<layout>` for the uninterrupted and `<kind>-<from>-<to>` for the resumed."""
+    """Results of every run of the module, by `<kind>-<layout>` for uninterrupted and `<kind>-<from>-<to>` for resumed ones."""
 
     def __init__(self, folder: Path, models: Models) -> None:
         self.folder, self._models = folder, models
         self.reports: dict[str, Any] = {}
 
     def task(self, kind: str, layout: str, source: str | None = None) -> dict[str, Any]:
-        """What `checkpoint_ranks.py` is to do."""
+        """The task of `checkpoint_ranks.py`."""
         family, tied, precision = KINDS[kind]
         name = f"{kind}-{layout}" if source is None else f"{kind}-{source}-{layout}"
         task = {

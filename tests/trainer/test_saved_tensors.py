@@ -17,7 +17,7 @@ from vime.model.families import family_of
 SEVERAL_CALLS = [[100, 100, 50], [220, 90, 40, 12, 3]]
 """Lengths of rows that take more than one call of attention."""
 ONE_CALL = [[120, 120], [100, 100, 90, 81]]
-"""Whose outputs need not be put together, and which may be padded: these keep less than the formula says."""
+"""Rows whose outputs are not concatenated, and which may be padded: these keep less than the formula says."""
 BYTES = {"float32": 4, "bfloat16": 2}
 
 

@@ -1,4 +1,4 @@
-"""What an update does beside its arithmetic: each number once, no second copy of the weights, and an end that is one."""
+"""Effects of an update beside its arithmetic: each number once, no second copy of the weights, and an end that waits for all."""
 
 import os
 from collections.abc import Callable

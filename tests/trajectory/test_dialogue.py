@@ -56,7 +56,7 @@ def as_written(message: Message) -> str:
 
 
 class Played:
-    """A trajectory with a model that says what it is told; the logprob of a token says which one of which turn it is."""
+    """A trajectory with a model with scripted replies; the logprob of a token encodes its turn and its place in the turn."""
 
     def __init__(self, tokenizer: Any, *, fork: bool = True, **arguments: Any) -> None:
         self.tokenizer, self.arguments = tokenizer, arguments
@@ -76,7 +76,7 @@ class Played:
         return prompt
 
     def rendered(self, messages: list[Message], tools: Any = None) -> list[int]:
-        """What a server of chat requests would make of a conversation."""
+        """The token ids that a server of chat requests would make of a conversation."""
         text = self.tokenizer.apply_chat_template(
             messages, tools=tools, tokenize=False, add_generation_prompt=True, **self.arguments
         )

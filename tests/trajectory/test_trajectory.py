@@ -1,4 +1,4 @@
-"""What is kept of the calls of a rollout: every token once, in memory that grows with what is new, and in exact samples."""
+"""The record of a rollout's calls: every token once, in memory that grows only with new tokens, and in exact samples."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a sample hands to the trainer, and what is written of it."""
+"""The values that a sample hands to the trainer, and its written form."""
 
 import numpy as np
 import pytest

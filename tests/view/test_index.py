@@ -72,7 +72,7 @@ def indexed(index: Index) -> list[tuple[Any, ...]]:
 
 
 def in_files(run: Path) -> list[tuple[Any, ...]]:
-    """What `indexed` should be, read from the files."""
+    """The expected result of `indexed`, read from the files."""
     found = []
     for path in [*run.glob("rollouts/step_*.jsonl"), *run.glob("evaluation/*.jsonl")]:
         for text in path.read_text().split("\n")[:-1]:

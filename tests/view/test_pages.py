@@ -68,7 +68,7 @@ def sample_of(start: list[int], reply: list[int]) -> Sample:
 
 
 def write_step(directory: RunDirectory, step: int, *, num_groups: int = 3) -> None:
-    """Groups of four rollouts, of which the last two of each are solved and the second ran out of time, once before any reply."""
+    """Groups of four rollouts; in each the last two are solved and the second ran out of time, once before any reply."""
     groups, advantages, logprobs = [], {}, {}
     for number in range(num_groups):
         index = step * num_groups + number

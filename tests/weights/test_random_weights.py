@@ -1,4 +1,4 @@
-"""When a server that was started with random weights may answer; that its tokens say so until then, `test_proof.py` shows."""
+"""The time from which a server that was started with random weights may answer; `test_proof.py` tests its tokens' mark."""
 
 import pytest
 

@@ -15,7 +15,7 @@ from vime.workers.group_run import Progress
 START_SECONDS, GROUP_SECONDS, DEADLY_SECONDS = 10.0, 60.0, 20.0
 JUDGEMENT_SECONDS = 0.01
 Name = Callable[[Work, list[Work]], int]
-"""What the black box says when some work kills its worker, beside these others."""
+"""The work that the black box names when some work kills its worker, beside these others."""
 
 
 def rightly(killer: Work, others: list[Work]) -> int:
@@ -78,7 +78,7 @@ class Simulation:
             return "lost"
 
     async def outcomes(self, kinds: list[bool]) -> list[str]:
-        """Of work started at one time; at the end no worker is left but those for all, and none has work."""
+        """The outcomes of work started at one time; at the end only the shared workers are left, and none has work."""
         await self.dispatcher.start()
         found = await asyncio.gather(*[self.outcome(deadly=deadly) for deadly in kinds])
         await asyncio.sleep(0.1)

@@ -72,7 +72,7 @@ async def over_a_sync(stack: Any, client: TokenClient, sync: Callable[[Any], Awa
 
 
 async def differences(stack: Any, generation: Turn, before: Any) -> dict[str, float]:
-    """The largest difference of logprobs: of the span before the sync, of the one after, and of that one by the old weights."""
+    """The largest difference of logprobs: before the sync, after it, and after it by the old weights."""
     new_version, after = stack.trainer.version, stack.trainer.model
     border = generation.weight_versions.index(new_version)
     found: dict[str, float] = {}

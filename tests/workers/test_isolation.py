@@ -1,4 +1,4 @@
-"""Whatever a hook does costs one rollout; every outcome is a stop reason."""
+"""A hook can cost only its own rollout, no matter what it does; every outcome is a stop reason."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""The pool on real Ray: a worker that dies or stands still is replaced, its groups are run, and cancelled work ends in it."""
+"""The pool on real Ray: a worker that dies or hangs is replaced, its groups are run, and cancelled work ends in it."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from vime.workers.ray_worker import RayWorker
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.asyncio(loop_scope="module")]
 
 CALLS: list[asyncio.Task[None]] = []
-"""What the code of a user keeps in its module."""
+"""Objects that a user's code keeps in its module."""
 
 
 async def generate(context: Any, sample: Sample, sampling: Any) -> Sample:
@@ -202,7 +202,7 @@ async def test_a_worker_in_which_nothing_ends_any_more_is_replaced(pool: WorkerP
 
 
 async def counted(tmp_path: Path, spare: Spare, word: str, seconds: float) -> list[dict[str, Any]]:
-    """What two rollouts of a run with a time limit of `seconds` say, whose worker may be one that an earlier run has left."""
+    """Samples of two rollouts of a run with a time limit of `seconds`; its worker may be one that an earlier run has left."""
     method = MethodConfig(name="m", generate=f"{__file__}:generate", reward=f"{__file__}:reward")
     config = RunConfig(method=method, rollout=RolloutConfig(generate_timeout_seconds=seconds), output_dir=str(tmp_path))
     nodes = Nodes(config)

@@ -1,4 +1,4 @@
-"""Seeds of model calls: the same whenever a rollout is run, different for everything that is told apart."""
+"""Seeds of model calls: the same whenever a rollout is run, and different for all calls that must differ."""
 
 import asyncio
 from dataclasses import replace
@@ -58,7 +58,7 @@ def log_of(seeds: Seeds | None) -> Trajectory:
 
 
 async def drawn(model: ServedModel, *prompts: list[int]) -> list[int]:
-    """What is sampled for these prompts, asked side by side."""
+    """The tokens that are sampled for these prompts, asked side by side."""
     turns = await asyncio.gather(*[model.complete(list(prompt), max_tokens=4) for prompt in prompts])
     return [turn.output_ids[0] for turn in turns]
 

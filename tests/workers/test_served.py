@@ -66,7 +66,7 @@ def served(**models: ServedModelConfig) -> tuple[ServedModels, dict[str, Any]]:
 
 
 def asked(context: Context, clients: dict[str, Any], name: str) -> dict[str, Any]:
-    """What the server of a model gets when a hook asks it under this name, but for the length."""
+    """The request that a model's server gets when a hook asks it under this name, without the length."""
     before = {client: len(found.asked) for client, found in clients.items()}
     asyncio.run(context.models[name].chat(MESSAGES, max_tokens=4))
     (sampling,) = [how for client, found in clients.items() for how in found.asked[before[client] :]]

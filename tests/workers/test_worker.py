@@ -192,7 +192,7 @@ async def test_the_first_n_of_m_make_the_group_and_the_rest_is_aborted_and_count
 
 
 async def until_finished(worker: RolloutWorker, *, slot: int, number: int) -> None:
-    """Waits until so many rollouts of an unfinished group have finished."""
+    """Waits until `number` rollouts of an unfinished group have finished."""
     for _ in range(10_000):
         found = (await worker.progress()).get(slot)
         if found is not None and len(found.finished) == number:

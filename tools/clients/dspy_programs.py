@@ -1,4 +1,4 @@
-"""Programs of dspy, each call of which writes its prompt anew: `dspy_programs.py predict|react`."""
+"""Programs of dspy, which write their prompt anew with each call: `dspy_programs.py predict|react`."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
 """An agent in LangGraph that is trained: a graph of a model and two tools, `search` and `answer`, each with a choice of expert.
 
-It knows nothing of training. The row of its question says what each tool would return; the graph ends with the tool `answer`,
-and what the chosen expert says is printed.
+It knows nothing of training. The row of its question has the result of each tool; the graph ends with the tool `answer`, and the
+chosen expert's reply is printed.
 """
 
 import json

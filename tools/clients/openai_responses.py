@@ -14,7 +14,7 @@ TOOLS: Any = [
 
 
 async def ask(kind: str, items: list[Any], previous: str | None) -> Any:
-    """One response to items; in a stream, to those that came since the one before."""
+    """One response to items; in a stream, to those that came since the previous response."""
     options: Any = {"model": "policy", "input": items, "instructions": SYSTEM, "tools": TOOLS, "max_output_tokens": 2000}
     if kind == "sync":
         with OpenAI() as client:

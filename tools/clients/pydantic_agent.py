@@ -18,7 +18,7 @@ agent: Any = Agent(
 
 
 async def received(context: Any, events: Any) -> None:
-    """With it, replies are streamed."""
+    """Handler of events that does nothing; its presence makes replies be streamed."""
     async for _ in events:
         pass
 

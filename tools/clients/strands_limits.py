@@ -15,7 +15,7 @@ from strands.types.exceptions import ContextWindowOverflowException  # pyright: 
 from agentic.integrations.strands import LoopLimiter, SessionModel
 
 SDK_RETRIES = 2
-"""OpenAI's SDK asks so often again before Strands hears of a refusal."""
+"""Number of retries that OpenAI's SDK makes before Strands sees a refusal."""
 SESSION = urlsplit(os.environ["OPENAI_BASE_URL"])
 refusals = iter(range(SDK_RETRIES + 1))
 
@@ -43,7 +43,7 @@ class BusyOnce(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *words: object) -> None:
-        """Nothing is logged."""
+        """Does nothing, so that requests are not logged."""
 
 
 def agent_with(limiter: LoopLimiter) -> Agent:

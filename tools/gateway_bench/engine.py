@@ -1,10 +1,10 @@
-"""A scripted engine: a server that answers every request with the same reply, as fast or as slowly as it is told.
+"""A scripted engine: a server that answers every request with the same reply, at a given pace.
 
     python -m gateway_bench.engine SCRIPT.json          prints its port
 
 It speaks what vime's TokenClient and the training client of verifiers ask of vLLM (`/inference/v1/generate`, streamed and whole)
-and OpenAI's Chat Completions, so that every gateway can stand in front of it. `POST /pace` sets how long a reply takes; `POST
-/log` returns, and forgets, when each request came and went by the machine's monotonic clock.
+and OpenAI's Chat Completions, so that every gateway can use it. `POST /pace` sets how long a reply takes; `POST /log` returns,
+and forgets, when each request came and went by the machine's monotonic clock.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from gateway_bench.script import MODEL, Script, call
 
 MOST_BODY_BYTES = 64 * 2**20
 CHAT_INTERVAL = 1
-"""Tokens that Chat Completions streams at a time, as vLLM's server does if it is not told otherwise."""
+"""Tokens that Chat Completions streams at a time, as vLLM's server does by default."""
 VISIBLE = 2
 """Tokens up to the first one that has a text: the first begins the reasoning."""
 
@@ -37,7 +37,7 @@ class Engine:
         self._log: list[dict[str, float]] = []
         self._numbers = itertools.count()
         self._events: dict[int, list[tuple[int, bytes]]] = {}
-        """Events of a stream by its interval: how many tokens have been said with it, and its bytes."""
+        """Events of a stream by its interval: the number of tokens sent up to each event, and its bytes."""
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
         """Token ids in, token ids and logprobs out."""
@@ -104,7 +104,7 @@ class Engine:
         return response
 
     def _token_events(self, interval: int) -> list[tuple[int, bytes]]:
-        """The first token at once, then so many at a time, as vLLM sends them."""
+        """The first token at once, then `interval` tokens at a time, as vLLM sends them."""
         if interval not in self._events:
             ids, found = self._script.ids, []
             for start, end in _pieces(len(ids), interval):

@@ -38,7 +38,7 @@ class Work:
     spread_seconds: float = 0.0
     """Agents begin at random times within these."""
     think_seconds: float = 0.0
-    """Between two calls an agent waits for its tool, this long on average."""
+    """Average time that an agent waits for its tool between two calls."""
     stream: bool = False
     tools: bool = True
     max_tokens: int = 256
@@ -50,21 +50,21 @@ class Measured:
     """Measurements; one entry for each measured call, in the order in which they ended."""
 
     seconds: list[float] = field(default_factory=list)
-    """From the request to the end of its answer."""
+    """Seconds from each request to the end of its answer."""
     first_at: list[float] = field(default_factory=list)
-    """The time when the first text of a stream came, by the machine's monotonic clock; 0 if it is no stream."""
+    """The time when the first text of a stream came, by the machine's monotonic clock; 0 if it is not a stream."""
     first_seconds: list[float] = field(default_factory=list)
-    """From the request to that."""
+    """Seconds from each request to the first text."""
     failures: list[str] = field(default_factory=list)
     """The gateway's answers to agents that it failed; these stopped there."""
     wall_seconds: float = 0.0
-    """From the first request to the last answer."""
+    """Seconds from the first request to the last answer."""
     history_tokens: int = 0
     """Tokens of the longest prompt, as its answer reports them."""
 
 
 class Agents:
-    """All agents."""
+    """Agents that call a side at the same time."""
 
     def __init__(self, work: Work, http: aiohttp.ClientSession) -> None:
         self._work, self._http = work, http
@@ -138,7 +138,7 @@ async def _streamed(response: aiohttp.ClientResponse) -> tuple[dict[str, Any], f
 
 
 async def main() -> None:
-    """Reads the specification, runs the agents and writes what was measured."""
+    """Reads the specification, runs the agents and writes the measurements."""
     work = Work(**json.load(sys.stdin))
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:

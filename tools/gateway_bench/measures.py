@@ -9,7 +9,7 @@ from gateway_bench.sides import EngineProcess, Side, run_load
 
 NUM_HISTORY_CALLS = 15
 STEP_TOKENS = 1000
-"""History grows by so many tokens a call."""
+"""Tokens by which history grows with each call."""
 STREAM_SECONDS = 0.5
 MANY = 1000
 """Sessions by whose number the memory of one is known."""
@@ -45,9 +45,9 @@ class Found:
     engine: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Seconds of each call in the engine, at these sizes of the history."""
     first_lag: list[float] = field(default_factory=list)
-    """From the engine's first text to the client's, of one agent; empty if the side lets the engine answer whole."""
+    """Seconds from the engine's first text to the client's, for one agent; empty if the side lets the engine answer whole."""
     first_seconds: list[float] = field(default_factory=list)
-    """From the request to the first text, of 64 agents."""
+    """Seconds from the request to the first text, for 64 agents."""
     session_bytes: float = 0.0
     """Growth of the process for each of the sessions in the largest load, after their calls in the first round."""
     failures: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ def measure_load(side: Side, engine: EngineProcess, *, load: Load, found: Found,
 
 
 def measure_history(side: Side, engine: EngineProcess, *, num_tokens: int, found: Found, seed: int) -> None:
-    """Calls of one agent with a history of about so many tokens, which it made in as many calls as an agent makes."""
+    """Calls of one agent with a history of about `num_tokens`, which it made in as many calls as an agent makes."""
     engine.pace(0.0)
     engine.log()
     growth = [STEP_TOKENS - 80] * (num_tokens // STEP_TOKENS - 1)
@@ -109,7 +109,7 @@ def median(values: list[float]) -> float:
 
 
 def percentile_99(values: list[float]) -> float:
-    """The value that one in a hundred exceeds; NaN of none."""
+    """The value that one in a hundred exceeds; NaN without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] if ordered else float("nan")
 

@@ -2,7 +2,8 @@
 
 python -m gateway_bench.our_side ENGINE_URL TOKENIZER MAX_MODEL_LEN [TOOL_PARSER REASONING_PARSER]
 
-`["open", 64]` opens sessions and answers with their URLs and keys, `["close"]` closes them and answers with what they held.
+`["open", 64]` opens sessions and answers with their URLs and keys, `["close"]` closes them and answers with counts of their
+content.
 """
 
 import gc
@@ -33,7 +34,7 @@ class OurSide:
         self._number = 0
 
     async def open(self, count: int) -> list[dict[str, str]]:
-        """Opens so many sessions, each of a rollout of its own."""
+        """Opens `count` sessions, each of a rollout of its own."""
         for _ in range(count):
             self._number += 1
             context = self._models.context(f"s{self._number}", sampling=Sampling(temperature=1.0, top_p=1.0), version=0)
@@ -41,7 +42,7 @@ class OurSide:
         return [{"url": session.openai_url, "key": session.secret} for session in self._sessions[-count:]]
 
     async def close(self) -> dict[str, float]:
-        """Closes them, and counts what they kept: calls, sequences, and the share of prompt tokens that was tokenized."""
+        """Closes the sessions, and counts their content: calls, sequences, and the share of prompt tokens that was tokenized."""
         samples = [session.samples(Sample()) for session in self._sessions if session.counts["calls"]]
         counts = sum([session.statistics() for session in self._sessions], Counter[str]())
         self._sessions = []

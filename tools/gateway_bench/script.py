@@ -69,7 +69,7 @@ def call(name: str) -> dict[str, Any]:
 
 
 def text(source: random.Random, num_tokens: int) -> str:
-    """A text of about so many tokens."""
+    """A text of about `num_tokens` tokens."""
     return " ".join(source.choices(WORDS, k=num_tokens))
 
 

@@ -108,11 +108,11 @@ class Direct:
         self._engine = engine
 
     def open(self, count: int) -> Targets:
-        """The engine knows no sessions."""
+        """Targets without sessions, which the engine does not have."""
         return [{"url": f"{self._engine.url}/v1", "key": "none"}] * count
 
     def close(self) -> dict[str, float]:
-        """Nothing is kept."""
+        """Returns no counts, because nothing is kept."""
         return {}
 
     def cpu_seconds(self) -> float:
@@ -124,7 +124,7 @@ class Direct:
         return self._engine.memory_bytes()
 
     def stop(self) -> None:
-        """The engine ends by itself."""
+        """Does nothing, because the engine ends by itself."""
 
 
 class Sessions(Process):
@@ -136,16 +136,16 @@ class Sessions(Process):
         self.read()
 
     def open(self, count: int) -> Targets:
-        """Opens so many sessions."""
+        """Opens `count` sessions."""
         return self.ask("open", count)
 
     def close(self) -> dict[str, float]:
-        """Closes them and returns what they kept."""
+        """Closes the sessions and returns counts of their content."""
         return self.ask("close")
 
 
 class LiteLLM(Process):
-    """litellm's proxy with one model and the settings that it has by itself."""
+    """litellm's proxy with one model and default settings."""
 
     name = "litellm"
 
@@ -162,11 +162,11 @@ class LiteLLM(Process):
         wait_for(f"{self._url}/health/liveliness", self)
 
     def open(self, count: int) -> Targets:
-        """It knows no sessions."""
+        """Targets without sessions, which litellm does not have."""
         return [{"url": f"{self._url}/v1", "key": KEY}] * count
 
     def close(self) -> dict[str, float]:
-        """Nothing is kept."""
+        """Returns no counts, because nothing is kept."""
         return {}
 
 
@@ -174,7 +174,7 @@ Side = Direct | Sessions | LiteLLM
 
 
 def free_port() -> int:
-    """A port that nobody listens on at present."""
+    """A port that no program listens on at present."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]

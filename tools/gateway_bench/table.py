@@ -1,4 +1,4 @@
-"""Makes rows of what was found: ours beside each peer, and beside what we promise."""
+"""Makes rows of the measurements: ours beside each peer, and beside the promised values."""
 
 from against import Number, Numbers
 from bench_rows import Result
@@ -13,7 +13,7 @@ ENGINE, OURS, LITELLM = "engine", "vime", "litellm"
 
 
 def add_rows(result: Result, found: dict[str, Found]) -> None:
-    """All rows; a row with a peer says so in its case, the others have what we promise as their reference."""
+    """Adds all rows; a row with a peer names it in its case, and the others have the promised value as their reference."""
     ours, engine = found[OURS], found[ENGINE]
     peers = {name: each for name, each in found.items() if name not in (OURS, ENGINE)}
     _add_latency(result, ours, engine, peers)

@@ -36,7 +36,7 @@ class VerifiersSide:
         self._sessions: list[RolloutSession] = []
 
     async def open(self, count: int) -> list[dict[str, str]]:
-        """Opens so many sessions."""
+        """Opens `count` sessions."""
         found: list[dict[str, str]] = []
         for _ in range(count):
             session = RolloutSession(ctx=self._context, trace=make_trace())
@@ -46,7 +46,7 @@ class VerifiersSide:
         return found
 
     async def close(self) -> dict[str, float]:
-        """Closes them, and counts what they kept."""
+        """Closes the sessions, and counts their content."""
         calls = sum(len(session.trace.calls) for session in self._sessions)
         sequences = sum(len(session.trace.branches) for session in self._sessions)
         self._sessions = []

@@ -25,9 +25,9 @@ class VllmServer(Process):
         wait_for(f"{self.url}/health", self)
 
     def open(self, count: int) -> Targets:
-        """It knows no sessions."""
+        """Targets without sessions, which vLLM does not have."""
         return [{"url": f"{self.url}/v1", "key": "none"}] * count
 
     def close(self) -> dict[str, float]:
-        """Nothing is kept."""
+        """Returns no counts, because nothing is kept."""
         return {}

@@ -1,1 +1,1 @@
-"""The checks of `tools/gpu_check.py`: what the trainer computes, keeps in memory and achieves, beside what it should."""
+"""The checks of `tools/gpu_check.py`: the trainer's results, memory and speed, beside the expected ones."""

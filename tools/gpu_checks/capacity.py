@@ -163,7 +163,7 @@ def _wide(setting: Setting, *, recompute: bool = False) -> RunConfig:
 
 
 def _planned(config: RunConfig, tokens: int) -> float:
-    """The plan's activations without what comes after the layers; with recomputation without the layer that is whole."""
+    """The plan's activations without those after the layers; with recomputation without the layer that is whole."""
     import copy
 
     found = activation_bytes(config, tokens) - tokens * config.model.hidden_size * BYTES[config.trainer.precision]

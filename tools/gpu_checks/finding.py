@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One number that was measured, beside what it must be.
+    """One measured number, beside the required one.
 
     Example: `Finding(check="logits", case="qwen3", found=3e-6, wanted="at most 1e-04", passed=True, unit="of the largest")`.
     """
@@ -17,7 +17,7 @@ class Finding:
     check: str
     case: str
     found: float | None
-    """None if the check failed before it had a number; `wanted` then says why."""
+    """The measured number; None if the check failed before it had one, and then `wanted` says why."""
     wanted: str
     passed: bool
     unit: str = ""

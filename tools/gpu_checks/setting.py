@@ -34,7 +34,7 @@ QWEN_7B = {
     "vocab_size": 152064,
     "max_position_embeddings": 32768,
 }
-"""Qwen2.5-7B's layers and vocabulary, with as few layers as show a rate."""
+"""Qwen2.5-7B's layers and vocabulary, with just enough layers to show a rate."""
 QWEN_30B_A3B = {
     "num_hidden_layers": 2,
     "hidden_size": 2048,
@@ -164,6 +164,6 @@ def _write_model(
 
 
 def _with_rope_parameters(options: dict[str, Any]) -> dict[str, Any]:
-    """Transformers 5 has one dictionary for what were two fields."""
+    """Options for Transformers 5, which has one dictionary in place of two fields."""
     rope = {"rope_type": "default", "rope_theta": options.pop("rope_theta", 10000.0), **options.pop("rope_scaling", {})}
     return options | {"rope_parameters": rope}

@@ -1,8 +1,7 @@
 """The command line of a sandbox: bubblewrap, with only the interpreter, its libraries and some packages of the host.
 
-Root starts it in two stages: root binds the needed folders where everybody can read them, then becomes the user nobody, and only
-nobody starts the sandbox. The reason is that limits on processes do not bind root, and that nobody cannot read root's home
-folder.
+Root starts it in two stages: it binds the needed folders where every user can read them, then becomes the user `nobody`, who
+starts the sandbox. The reason is that limits on processes do not bind root, and that `nobody` cannot read root's home folder.
 """
 
 import importlib.util

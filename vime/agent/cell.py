@@ -3,10 +3,10 @@
     python -c "$(cat cell.py)" < piece.py
 
 The first one leaves a process behind that waits for pieces. For each piece this process makes a copy of itself, which runs it. If
-the piece comes to its end, also by an exception, a copy of that copy takes the place of the process that waits. A piece that is
-ended before (at a time limit, by lack of memory, by a crash) leaves that process as it was. So names stay, while the process of a
-piece ends with it, and so do its threads, timers and children. What else belongs to a program is put back before the next piece:
-streams, builtins, `sys`, `__main__`, environment, working folder, signal handlers.
+the piece comes to its end, even by an exception, a copy of that copy takes the place of the waiting process. A piece that is
+ended before (at a time limit, by lack of memory, by a crash) leaves the waiting process as it was. So names stay, while the
+process of a piece ends with it, and so do its threads, timers and children. What else belongs to a program is put back before the
+next piece: streams, builtins, `sys`, `__main__`, environment, working folder, signal handlers.
 
 The value of an expression in the last line is printed. Exit status: 0, 1 for an exception, 2 if the copy was ended.
 """
@@ -32,7 +32,7 @@ from typing import Any
 # a function when it starts.
 
 _ADDRESS = "\0interpreter"
-"""In the network of the workspace; no file is needed."""
+"""Address of the socket in the workspace's own network; it needs no file."""
 _LENGTH_BYTES, _FILE_BYTES, _PIECE_BYTES = 8, 4, 1 << 16
 _RAISED, _ENDED = 1, 2
 _PIECE = "<code>"
@@ -42,7 +42,7 @@ _SPARE_FILES = 16
 
 
 def main() -> None:
-    """Hands the piece to the process that waits, and exits with the status of its end."""
+    """Hands the piece to the waiting process, and exits with the status with which the piece ended."""
     piece = sys.stdin.buffer.read()
     connection = _connected()
     files = b"".join(file.to_bytes(_FILE_BYTES, sys.byteorder) for file in (1, 2))
@@ -76,7 +76,7 @@ def _leave_behind() -> None:
 
 
 class _Program:
-    """The names that pieces leave to each other, and all else as a program finds it when it begins."""
+    """The names that pieces share. All other state is reset for each piece to that of a program's start."""
 
     def __init__(self) -> None:
         self.module = ModuleType("__main__")
@@ -96,7 +96,8 @@ class _Program:
         self._depth, self._encoding, self._errors = sys.getrecursionlimit(), sys.stdout.encoding, sys.stdout.errors
 
     def put_back(self) -> None:
-        """Makes of this process one in which nothing has run, except for the names, what they refer to, and imported modules."""
+        """Restores this process as before any piece, except for the names, the objects that they refer to, and imported
+        modules."""
         builtins.__dict__.update(self._builtins)
         sys.__dict__.update(self._system)
         for now, before in ((builtins.__dict__, self._builtins), (sys.__dict__, self._system)):
@@ -133,7 +134,7 @@ class _Program:
                 setrlimit(kind, (limit if most < 0 else most if limit < 0 else min(limit, most), most))
 
     def end(self) -> None:
-        """Puts back what could disturb the end of a piece."""
+        """Puts back settings that could disturb the end of a piece."""
         settrace(None)
         setprofile(None)
         setrecursionlimit(self._depth)
@@ -146,7 +147,7 @@ class _Program:
         sys.__dict__.update(self._system)
 
     def open_streams(self, output: int, errors: int) -> None:
-        """Makes streams on these files, whatever has become of earlier ones."""
+        """Makes streams on these files, regardless of the state of earlier ones."""
         wanted = (
             ("stdin", self._nothing, "r", self._errors),
             ("stdout", output, "w", self._errors),
@@ -190,7 +191,7 @@ def _wait(listener: _socket.socket, program: _Program) -> None:
 
 
 def _follow(copy: int, connection: _socket.socket, copys_end: _socket.socket) -> None:
-    """Exits when a successor has come out of the copy; returns when the copy was ended, or nobody waits for it any more."""
+    """Exits when a successor has come out of the copy; returns when the copy was ended or the other side has gone."""
     ended = posix.pidfd_open(copy)
     events = poll()
     events.register(copys_end, POLLIN)
@@ -211,7 +212,7 @@ def _follow(copy: int, connection: _socket.socket, copys_end: _socket.socket) ->
 
 
 def _succeed(program: _Program, end: _socket.socket, before: int) -> None:
-    """Returns in a copy of this process, which is ready to wait for the next piece; this one is killed with its group then."""
+    """Returns in a copy of this process that is ready for the next piece; this process is then killed with its group."""
     _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, _signal.NSIG))
     successor = _fork()
     if successor:
@@ -226,7 +227,7 @@ def _succeed(program: _Program, end: _socket.socket, before: int) -> None:
 
 
 def _fork() -> int:
-    """A fork in which the module `random` goes on where it was; by itself it begins anew in each process."""
+    """A fork in which the module `random` continues its sequence; by default it is seeded anew in each process."""
     random: Any = sys.modules.get("random")
     try:
         state = random.getstate()
@@ -247,7 +248,7 @@ def _answer(connection: _socket.socket, status: int) -> None:
 
 
 def _run(connection: _socket.socket, program: _Program) -> int:
-    """Reads a piece and runs it with the output of whoever has sent it; returns its status."""
+    """Reads a piece and runs it, with its output going to the streams that its sender passed along; returns its status."""
     length, ((_, _, sent),), *_ = connection.recvmsg(_LENGTH_BYTES, _socket.CMSG_SPACE(2 * _FILE_BYTES))
     output, errors = (int.from_bytes(sent[at : at + _FILE_BYTES], sys.byteorder) for at in (0, _FILE_BYTES))
     piece = b""

@@ -3,7 +3,7 @@
     end = await run_command(Command(words=["python", "my_agent.py"], environment=session_environment(session), folder=folder))
     # CommandEnd(exit_code=0, stdout="…", stderr="")
 
-The program is the user's own and is not confined. Its environment is that of the run, without what belongs to the run's Python.
+The program is the user's own and is not confined. Its environment is that of the run, without the variables of the run's Python.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ OUTPUT_CHARACTERS = 100_000
 READ_BYTES = 65_536
 OWN_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OLDPWD"})
 OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_", "CLAUDE", "CODEX_")
-"""Variables that are those of the run, keys of models that the agent is not to call, or the user's own settings of an agent."""
+"""Prefixes of the run's variables, of keys of models that the agent must not call, and of the user's settings of agents."""
 MARK = "VIME_AGENT"
-"""The variable by which everything is found that a program has started."""
+"""The variable that marks all processes that a program has started."""
 KILL_SECONDS, GONE_SECONDS = 0.01, 10.0
 
 
@@ -118,7 +118,7 @@ async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
 
 
 def _kill(mark: str) -> None:
-    """Kills every process that has inherited a mark, also those that have left their parents; gives up on the unkillable."""
+    """Kills every process that has inherited a mark, including those detached from their parents; gives up on unkillable ones."""
     limit = time.monotonic() + GONE_SECONDS
     while (found := _marked(f"{MARK}={mark}".encode())) and time.monotonic() < limit:
         for process in found:

@@ -49,7 +49,7 @@ def words_of(path: str) -> list[str] | None:
 
 
 def filled(words: list[str], fields: Mapping[str, Any]) -> list[str]:
-    """The words with the row's own fields in place of `{field}`. Raises SampleError for a field that the row has not."""
+    """The words with the row's own fields in place of `{field}`. Raises SampleError for a field that the row does not have."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in fields:
@@ -60,7 +60,7 @@ def filled(words: list[str], fields: Mapping[str, Any]) -> list[str]:
 
 
 def entry_problems(path: str) -> list[Problem]:
-    """Problems of what `method.generate` names."""
+    """Problems of the function or program that `method.generate` names."""
     try:
         words = words_of(path)
     except ValueError as error:

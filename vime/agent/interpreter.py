@@ -21,7 +21,7 @@ RAISED = 1
 """The exit code of a piece that has ended with an exception."""
 _CELL = Path(__file__).with_name("cell.py").read_text(encoding="utf-8")
 _WORDS = ["python", "-W", "ignore", "-c", f"import sys; del sys.path[0]\n{_CELL}"]
-"""It needs no file of the working folder, and imports none: a piece may have left its own `socket.py` there."""
+"""Command that imports nothing from the working folder, where a piece may have left its own `socket.py`."""
 NO_OUTPUT = "(no output)"
 _LEFT_OUT = "..."
 _ENDED = {
@@ -34,14 +34,14 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Interpreter:
-    """Runs pieces of Python one after the other, in a workspace, whatever it was prepared from (`SOURCE`: nothing)."""
+    """Runs pieces of Python one after the other in any workspace; one prepared from `SOURCE` is empty."""
 
     def __init__(self, box: WorkspaceLike, *, seconds: float, output_bytes: int | None = None) -> None:
-        """`seconds` limit each call, and `output_bytes` what is kept of each stream (`WorkspaceLike.run`)."""
+        """`seconds` limit each call, and `output_bytes` the part of each stream that is kept (`WorkspaceLike.run`)."""
         self._box, self._seconds, self._output_bytes = box, seconds, output_bytes
 
     async def run(self, code: str) -> CommandResult:
-        """The output and the end of a piece of Python, whatever it does.
+        """Runs a piece of Python and returns its output and its end, even if it fails.
 
         An exception has the exit code 1 and its traceback in `stderr`. Raises SandboxError if the workspace is lost.
         """
@@ -56,7 +56,7 @@ class Interpreter:
 
 
 def text_of(result: CommandResult, *, seconds: float, most_characters: int) -> str:
-    """The output of a piece as a model is shown it, with the last line of an error or how it was ended; of a long text both ends.
+    """The output of a piece as shown to a model, with the last line of an error or how it was ended; both ends of a long text.
 
     Example: `"6\\nZeroDivisionError: division by zero"`, or `"ended after 10 s"`.
     """

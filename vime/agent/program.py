@@ -76,7 +76,7 @@ class Program:
         return process.returncode
 
     def may_have_computed(self, cpu_seconds: float) -> bool:
-        """True if one of the processes can have used so much CPU time, by the last measurement and the time since then."""
+        """True if one of the processes may have used `cpu_seconds`, by the last measurement and the time since then."""
         return self._cpu_seconds + (self._ended - self._looked) * (os.cpu_count() or 1) >= cpu_seconds - _CLOCK_SECONDS
 
     def kill(self) -> None:

@@ -71,7 +71,7 @@ class SandboxResult:
     seconds: float
 
     def text(self) -> str:
-        """The output as an agent is shown it, followed by how the program ended unless it succeeded."""
+        """The output in the form shown to an agent, followed by reason, exit code and stderr unless the program succeeded."""
         output = self.stdout.strip()
         if self.reason == "finished" and self.exit_code == 0:
             return output or "(the program printed nothing)"
@@ -107,7 +107,7 @@ class Sandbox:
                 _has_place.set(False)
 
     async def run(self, code: str, *, stdin: str = "") -> SandboxResult:
-        """Runs a Python program and returns its result, whatever the program does.
+        """Runs a Python program and returns its result, even if the program fails.
 
         Raises SandboxError if the sandbox does not start. If the call is cancelled, the program is ended.
         """
@@ -256,7 +256,7 @@ def _result_of(config: SandboxConfig, program: Program, exit_code: int, seconds:
 
 
 def _reason(exit_code: int, *, used_up: bool) -> str:
-    """The reason by the exit code; a signal of the CPU limit counts as such only if so much time can have been used."""
+    """The reason by the exit code; a signal of the CPU limit counts as such only if the CPU time may have been `used_up`."""
     if used_up and exit_code in (128 + signal.SIGXCPU, 128 + signal.SIGKILL):
         return "time_limit"
     if exit_code == 128 + signal.SIGXFSZ:

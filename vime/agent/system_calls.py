@@ -53,7 +53,7 @@ _NEW_NAMESPACES = 0x7E020080
 _X32 = 0x40000000
 _SOCKET, _MEMORY_FILE = "socket", "memfd_create"
 _ORDINARY_SOCKETS = (1, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK, by which programs list network interfaces; raw ones need rights that nobody has."""
+"""AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK (to list network interfaces); raw sockets need rights that no program here has."""
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS = 1, 38
 _LOAD, _EQUAL, _GREATER_OR_EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06

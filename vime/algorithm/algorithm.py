@@ -48,7 +48,7 @@ class Forward:
 
     @property
     def weights_only(self) -> "Forward":
-        """The same for any column that is computed under these weights."""
+        """This pass without its column; it is equal for all columns that are computed under the same weights."""
         return replace(self, column="")
 
     @property
@@ -155,7 +155,7 @@ class Algorithm:
         return f"{OBJECT}={self.config.object}" if self.config.object else f"algorithm={self.config.name.value}"
 
     def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
-        """Advantages of rollouts, sequences, turns or tokens, and whatever other columns `loss` reads.
+        """Advantages of rollouts, sequences, turns or tokens, and all other columns that `loss` reads.
 
         `groups` are the whole batch, `known` the sequences of its rollouts that count for training, with the sampler's logprobs
         and the columns of `needs_before`. Runs on the driver.

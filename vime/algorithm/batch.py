@@ -21,7 +21,7 @@ from vime.types.column import ADVANTAGE, WEIGHT
 
 
 def sequences_of(groups: list[Group]) -> list[Sample]:
-    """The samples of a batch that can be trained: of rollouts that count for it, not removed, with a trained token."""
+    """The samples of a batch that can be trained: not removed, with a trained token, of rollouts that count for training."""
     rollouts = [rollout for group in groups for rollout in group.rollouts if _counts(rollout)]
     return [sequence for rollout in rollouts for sequence in _sequences(rollout)]
 
@@ -36,7 +36,7 @@ def build_updates(
 ) -> tuple[list[list[Sample]], dict[str, float]]:
     """Splits a batch into `num_updates` parts by rollouts, and turns each part into sequences with columns and weights.
 
-    `columns` are what the algorithm says of the batch. Rollouts without an advantage and samples marked `remove_sample` are left
+    `columns` are the algorithm's columns for the batch. Rollouts without an advantage and samples marked `remove_sample` are left
     out; the latter are still part of the baseline. Returns the updates and metrics of the advantages. Raises `HookError` if the
     algorithm's values do not fit the rollouts.
     """

@@ -13,7 +13,7 @@ from vime.hooks import import_remedy, load_hook
 def algorithm_of(run: RunConfig) -> Algorithm:
     """The algorithm of a run: the object of `algorithm.object`, or the built-in one of `algorithm.name`.
 
-    Raises `ConfigError` with key, value and remedy if the object cannot be imported, is no algorithm, or takes other options.
+    Raises `ConfigError` with key, value and remedy if the object cannot be imported, is not an algorithm, or takes other options.
     """
     if run.algorithm.object is None:
         return Supervised(run) if run.algorithm.name is AlgorithmName.sft else PolicyGradient(run)
@@ -21,7 +21,7 @@ def algorithm_of(run: RunConfig) -> Algorithm:
 
 
 def own_class(path: str) -> type[Algorithm]:
-    """The class at a dotted path or at `file.py:Class`. Raises `ConfigError` if there is none, or if it is no algorithm."""
+    """The class at a dotted path or at `file.py:Class`. Raises `ConfigError` if there is none, or if it is not an algorithm."""
     try:
         found: Any = load_hook(path)
     except ImportError as error:

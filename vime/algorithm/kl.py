@@ -1,10 +1,9 @@
 """Estimators of KL(policy || reference) from tokens that the policy sampled.
 
-With x = log(policy) - log(reference) of the sampled token (http://joschu.net/blog/kl-approx.html):
-k1 = x is unbiased with a high variance, k2 = x²/2 is biased with a low one, k3 = exp(-x) - 1 + x is unbiased and never negative;
-`low_var_kl` is k3 of at most 10, so that one token cannot outweigh a batch. Where an estimate reaches its bound it is constant as
-a whole: if only some of its factors and terms were bounded, the gradient of the others could lower a logprob that is far below
-the reference's already.
+With x = log(policy) - log(reference) of the sampled token (http://joschu.net/blog/kl-approx.html): k1 = x is unbiased with a high
+variance, k2 = x²/2 is biased with a low one, k3 = exp(-x) - 1 + x is unbiased and never negative; `low_var_kl` is k3 of at most
+10, so that one token cannot outweigh a batch. Where an estimate reaches its bound it is constant as a whole: if only some of its
+factors and terms were bounded, the gradient of the others could lower a logprob that is already far below the reference's.
 
 Shape suffix: N trained response tokens.
 """

@@ -1,8 +1,8 @@
 """`PolicyGradient`: baseline × normalization × ratio × surrogate × aggregation × KL × correction, by the options of `algorithm`.
 
-Every named algorithm but sft is a file of such options (`conf/algorithm`). The pure functions that it is composed of stand in
-`advantage.py`, `loss.py`, `kl.py` and `correction.py`; torch is imported where the trainer calls, because the driver, which asks
-only for advantages, has none.
+Every named algorithm but sft is a file of such options (`conf/algorithm`). The pure functions that it is composed of are in
+`advantage.py`, `loss.py`, `kl.py` and `correction.py`. Torch is imported only in functions that the trainer calls, because the
+driver, which needs only advantages, does not have it.
 
 Shape suffix: N trained tokens, of a micro-batch or of one sequence.
 """
@@ -144,7 +144,7 @@ def _of_sequence(advantages: Mapping[int, Any], sequence: Sample) -> Any:
 def mean_and_deviation(values: Sequence[np.ndarray], counts: Sequence[int]) -> tuple[float, float]:
     """Mean and population standard deviation over all tokens, or zeros if there are none.
 
-    A value is an array of a sequence's tokens, or one without dimensions for all of them, of which there are `counts`.
+    A value is an array over a sequence's tokens, or a zero-dimensional array for all of them; `counts` are the numbers of tokens.
     """
     number = sum(counts)
     if not number:
@@ -167,7 +167,7 @@ def whitened(values: np.ndarray, *, mean: float, deviation: float) -> np.ndarray
 def own_advantages(path: str, config: Any, groups: list[Group]) -> Mapping[int, Advantages]:
     """The advantages of the user's function at `path` (`module.function` or `file.py:function`).
 
-    Raises HookError if it raises or returns no dictionary; `build_updates` checks what is in it.
+    Raises HookError if it raises or returns no dictionary; `build_updates` checks its content.
     """
     found = load_named(ADVANTAGE, path)(config, groups)
     if not isinstance(found, Mapping):

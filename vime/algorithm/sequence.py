@@ -7,13 +7,13 @@ import torch
 
 
 def sequence_sum(values_N: torch.Tensor, sequences_N: torch.Tensor) -> torch.Tensor:
-    """At each token, the sum over its sequence, shape [N]."""
+    """The sum over a token's sequence, at each token, shape [N]."""
     totals = torch.zeros_like(values_N).index_add(0, sequences_N, values_N)
     return totals[sequences_N]
 
 
 def sequence_mean(values_N: torch.Tensor, mask_N: torch.Tensor, sequences_N: torch.Tensor) -> torch.Tensor:
-    """At each token, the mean over the tokens of its sequence where the mask is set, or 0 if it is set nowhere, shape [N]."""
+    """The mean over a sequence's tokens where the mask is set, or 0 if it is set nowhere, at each token, shape [N]."""
     keep_N = mask_N > 0
     totals_N = sequence_sum(torch.where(keep_N, values_N, 0.0), sequences_N)
     counts_N = sequence_sum(keep_N.to(values_N.dtype), sequences_N)
@@ -21,7 +21,7 @@ def sequence_mean(values_N: torch.Tensor, mask_N: torch.Tensor, sequences_N: tor
 
 
 def sum_to_go(values_N: torch.Tensor, sequences_N: torch.Tensor) -> torch.Tensor:
-    """At each token, the sum over itself and the later tokens of its sequence, shape [N]."""
+    """The sum over a token and the later tokens of its sequence, at each token, shape [N]."""
     if not values_N.numel():
         return values_N
     parts = values_N.split(torch.bincount(sequences_N).tolist())

@@ -1,1 +1,1 @@
-"""A model as an agent talks to it: calls, conversations, and what replies say."""
+"""A model as an agent talks to it: calls, conversations, and the content of replies."""

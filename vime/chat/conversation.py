@@ -5,8 +5,8 @@
         talk.add(await toolbox.results(calls))
     return context.samples(sample)
 
-Sampled token ids stay as they are, and only what is new is rendered. Where the chat template renders earlier messages differently
-once others follow (it drops earlier thinking, say), or where messages were taken out, a new sequence begins.
+Sampled token ids stay as they are, and only new messages are rendered. Where the chat template renders earlier messages
+differently once others follow (it drops earlier thinking, say), or where messages were taken out, a new sequence begins.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FORKS = "conversation_forks"
 """Counts per rollout how often the chat template rewrote earlier messages (dropped earlier thinking, say)."""
 KEPT = "conversation_kept"
-"""Counts per rollout how often the held ids were kept all the same, because of `fork=False`."""
+"""Name of a count per rollout: the number of times that held ids were kept because of `fork=False`."""
 
 
 class Conversation:
@@ -57,17 +57,18 @@ class Conversation:
         self._model, self._tools = model, tools
         self._parses = bool(tools) if parses is None else parses
         self._dialogue: Dialogue | None = None
-        """Finds what is held of the messages; None for a model whose tokens are not known."""
+        """Finds the part of the messages that is already held; None for a model whose tokens are not known."""
         if model.shows_tokens:
             self._dialogue = Dialogue(chat_template(model.tokenizer, model.template_args(None)), fork=fork)
         self._written: list[int] | None = self._encoded(messages) if isinstance(messages, str) else None
         """Tokens that the environment has written into the message that the next reply continues; None if that is a new one."""
 
     def add(self, new: list[Message] | Message | str) -> None:
-        """Adds messages of the user, a tool or the environment, or text that stands in the model's own message.
+        """Adds messages of the user, a tool or the environment, or text inside the model's own message.
 
-        The model continues such a text: the output of a program in the middle of its answer, say. It is never a control token.
-        Raises ValueError for text before the first reply, and for messages where the conversation began with a plain text.
+        The model continues such a text, for example the output of a program in the middle of its answer. It is never read as
+        control tokens. Raises ValueError for text before the first reply, and for messages where the conversation began with a
+        plain text.
         """
         if not isinstance(new, str):
             if not self.messages and self._written is not None:

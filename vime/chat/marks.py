@@ -1,7 +1,7 @@
 """The marks that divide a reply: where its reasoning ends, and where a tool call may begin.
 
-vLLM's parsers say what they are. What they divide can be said while the tokens arrive; what may be a call is held back until the
-reply is whole. So a stream and a whole answer show the same, however the tokens were cut into pieces.
+vLLM's parsers define the marks. Reasoning and text can be sent while their tokens arrive; text that may be a call is held back
+until the reply is whole. So a stream and a whole answer show the same, no matter how the tokens were cut into pieces.
 """
 
 import json
@@ -30,15 +30,16 @@ class Marks:
     end: str = ""
     """Ends the reasoning with which replies begin; empty if they begin with their text."""
     openings: tuple[str, ...] = ()
-    """With these a call may begin. Empty if that is not known: then the text waits until it is whole."""
+    """Marks with which a call may begin. Empty if they are unknown: then the text waits until it is whole."""
     implicit: tuple[str, ...] = ()
     """The marks of calls that end reasoning by themselves, if it has no other end."""
 
 
 def reasoning_marks(parser: Any, extract: Callable[[str], tuple[str | None, str | None]]) -> tuple[str, str] | None:
-    """Begin and end of reasoning by one of vLLM's parsers, ("", "") if it reads none.
+    """Begin and end marks of reasoning of one of vLLM's parsers; ("", "") if it reads no reasoning.
 
-    `extract` is what the parser makes of a whole text. None if it does not simply take what stands before the end for reasoning.
+    `extract` returns the parser's result for a whole text. None if the parser does more than take the text before the end mark as
+    reasoning.
     """
     start, end = getattr(parser, "reasoning_start_str", None), getattr(parser, "reasoning_end_str", None)
     read = {text: extract(text) for text in ("x", f"x{end}y", f"{start}x{end}y", f"{start}x")}
@@ -81,14 +82,14 @@ class Divided:
         """`thinks` says whether the reply begins with reasoning, `calls` whether it may call tools."""
         self.phase = Phase.REASONING if thinks else Phase.TEXT
         self.rest = ""
-        """The text that is not said yet."""
+        """The text that has not been sent yet."""
         self.content = ""
-        """The text that was said."""
+        """The text that has been sent."""
         self._marks, self._may_call = marks, calls
         self._is_first = True
 
     def add(self, text: str) -> list[Delta]:
-        """Returns what arrived text adds to reasoning and text."""
+        """Returns the reasoning and the text that newly arrived text adds."""
         self.rest += text
         found: list[Delta] = []
         if self.phase is Phase.REASONING:
@@ -98,7 +99,7 @@ class Divided:
         return found
 
     def settle(self) -> list[Delta]:
-        """Returns what a whole reply adds to reasoning and text: behind a mark of a call its reasoning may have gone on."""
+        """Returns the reasoning and text that the end of a reply adds: behind a mark of a call its reasoning may have gone on."""
         if self.phase is not Phase.UNSURE:
             return []
         end = _find((self._marks.end,), plain_calls(self.rest, self._marks.implicit, mask=True))  # a mark in a call is none
@@ -143,7 +144,7 @@ class Divided:
 
 
 def plain_calls(text: str, openings: tuple[str, ...], *, mask: bool = False) -> str:
-    """A text with the JSON of its calls in a form that parsers read: a tag in a string is no tag, no arguments are empty ones.
+    """A text with its calls' JSON in a form that parsers read: strings without tags, and empty arguments for missing ones.
 
     With `mask` the text has the same length, and no tags in the JSON.
     """

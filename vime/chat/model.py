@@ -1,6 +1,6 @@
 """A served model as an agent sees it: a `conversation`, or a single call by `chat` with messages or `complete` with token ids.
 
-Sampled ids are the truth: they are kept as the server sent them and never tokenized again. Every call stands in the rollout's
+Sampled ids are the truth: they are kept as the server sent them and never tokenized again. Every call is in the rollout's
 trajectory from the moment it is sent.
 """
 
@@ -25,7 +25,7 @@ from vime.trajectory.trajectory import Call, Prompt, Trajectory, call_key
 from vime.types import Column, Integers, Message, Sampling, Turn
 
 HEARD_TOKENS = 4
-"""Number of tokens that a server sends at a time if somebody follows the reply."""
+"""Number of tokens that a server sends at a time if a listener follows the reply."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class ServedModel:
     """Tokens in, tokens out (`vime.serving.client.TokenClient`), or messages (`vime.serving.external.ChatClient`)."""
     max_model_len: int
     tokenizer: Any = None
-    """Its own, or for an endpoint in the trained model's place that one's, to count and to cut."""
+    """Its own tokenizer. An endpoint in the trained model's place has the trained model's, to count and to cut."""
     temperature: float = 1.0
     top_p: float = 1.0
     session: str = ""
@@ -57,7 +57,7 @@ class ServedModel:
     attempt: int = 0
     """The attempt of the rollout to which its calls belong."""
     trained: bool = True
-    """True if what it samples is part of the rollout's samples: it is the trained model, or a baseline in its place."""
+    """True if its replies are part of the rollout's samples: it is the trained model, or a baseline in its place."""
     traffic: Traffic | None = None
     """The gate that a weight sync closes, for the trained model."""
     clock: AgentClock = field(default_factory=AgentClock)
@@ -79,7 +79,7 @@ class ServedModel:
 
     @property
     def untrained(self) -> "ServedModel":
-        """The same model, whose calls are not part of the rollout's samples: the trained model in the role of a judge, say."""
+        """The same model, whose calls are not part of the rollout's samples, for example the trained model as a judge."""
         return replace(self, trained=False)
 
     async def chat(
@@ -141,9 +141,9 @@ class ServedModel:
     ) -> Call:
         """Samples the reply to a prompt of the rollout's trajectory.
 
-        `constraint` says what may be sampled, as `structured_outputs` of vLLM's sampling parameters. `hear` is called with each
-        piece of the reply as it arrives, a few tokens at a time. Raises ContextFullError if the reply has no room,
-        BadRequestError for a model behind a chat API, ServerError when no server answers within the time limit.
+        `constraint` limits the tokens that may be sampled, as `structured_outputs` of vLLM's sampling parameters. `hear` is
+        called with each piece of the reply as it arrives, a few tokens at a time. Raises ContextFullError if the reply has no
+        room, BadRequestError for a model behind a chat API, ServerError when no server answers within the time limit.
         """
         if not self.shows_tokens:
             raise BadRequestError(f"{self.name} is an endpoint with a chat API: call chat(messages), not complete(token_ids)")
@@ -175,7 +175,7 @@ class ServedModel:
         return reader
 
     def as_baseline(self, sampling: Sampling, tokenizer: Callable[[], Any]) -> "ServedModel":
-        """The model in the trained one's place, with the sampling that that one would have here.
+        """The model as a baseline in the trained model's place, with the sampling that the trained model would have here.
 
         An endpoint counts and cuts in the tokens of the trained model's `tokenizer`, so that both get the same sections of a
         document.

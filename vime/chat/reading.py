@@ -44,11 +44,11 @@ class Reader:
         (`vime.chat.reading`)."""
         self._parser_class: Any = None
         self._constrained_class: Any = None
-        """The class of parsers for replies that are constrained from their first token on, so that no reasoning stands before
+        """The class of parsers for replies that are constrained from their first token on, so that no reasoning comes before
         them."""
         self._counter: Any = None
         self._asked: dict[bytes, Any] = {}
-        """Parts of requests that parsers look at, by tools and choices; to make one takes as long as to read a reply."""
+        """Cached parts of requests that parsers look at, by tools and choices; making one takes as long as reading a reply."""
         if tool_parser or reasoning_parser:
             self.tokenizer = parser_tokenizer(tokenizer)
             self._parser_class, self._constrained_class = reply_parsers(
@@ -78,7 +78,7 @@ class Reader:
         return reasoning, content, list(calls or ())
 
     def count_reasoning(self, ids: list[int]) -> int:
-        """Counts up to the last end of reasoning, with one parser for all replies; to make one takes as long as to count."""
+        """Counts up to the last end of reasoning, with one parser for all replies: making one takes as long as counting."""
         self._counter = self._counter or self._make_parser(self._parser_class, [])
         ends = getattr(self._counter.reasoning_parser, "reasoning_end_token_ids", ())
         size = max((place + 1 for place, token in enumerate(ids) if token in ends), default=len(ids))
@@ -95,7 +95,7 @@ class Reader:
         return begun.rfind(marks.end) <= begun.rfind(marks.start)
 
     def _find_marks(self) -> Marks | None:
-        """The marks that divide replies; None if only vLLM's parser knows, and then nothing is said before their end."""
+        """The marks that divide replies; None if only vLLM's parser knows them, and then nothing is sent before a reply's end."""
         if self._parser_class is None:
             return Marks()
         asked = self._asked_for(self._parser_class, ChatRequest(messages=[]))
@@ -150,7 +150,7 @@ class Reading:
         marks = Marks() if self._is_forced else reader.marks
         self._divided = None if marks is None else Divided(marks, thinks=thinks, calls=self._may_call)
         self._whole = ""
-        """The text so far, where only vLLM's parser knows what divides it."""
+        """The text so far, if only vLLM's parser knows the marks that divide it."""
         self._deltas: list[Delta] = []
         self._waiting: list[int] = []
 
@@ -161,7 +161,7 @@ class Reading:
         return self._add(self._text.add(arrived[: len(arrived) - len(self._waiting)]))
 
     def finish(self, ids: Integers, *, stopped: bool) -> list[Delta]:
-        """The pieces that the last tokens add. The end of a reply that the model `stopped` by itself is no part of its text."""
+        """The pieces that the last tokens add. If the model `stopped` the reply itself, the end mark is not part of the text."""
         rest = [*self._waiting, *ids]
         text = self._text.add(self._without_end(rest) if stopped else rest) + self._text.end()
         return [*self._add(text), *self._end()]
@@ -196,7 +196,7 @@ class Reading:
         return found
 
     def _end(self) -> list[Delta]:
-        """Returns what was held back: text, and the calls in it if all of them can be read and said."""
+        """Returns the text that was held back: text, and the calls in it if all of them can be read and said."""
         divided = self._divided
         settled = [] if divided is None else divided.settle()
         if divided is None:
@@ -217,7 +217,7 @@ class Reading:
         return found
 
     def _read(self, text: str, *, prompt_ids: Any = None) -> tuple[str | None, str | None, list[Delta]]:
-        """Reasoning, text and calls of a text; no calls if one of them has no name, or arguments that the protocol cannot say."""
+        """Reasoning, text and calls of a text; no calls if one of them lacks a name, or has arguments unfit for the protocol."""
         openings = self._reader.marks.openings if self._reader.marks is not None and not self._is_forced else ()
         reasoning, content, calls = self._reader.parse(plain_calls(text, openings), self._asked, prompt_ids=prompt_ids)
         found = [
@@ -244,7 +244,7 @@ def _constraint(asked: Any) -> dict[str, Any] | None:
 
 
 def _arguments(written: str) -> str:
-    """The arguments of a call as a protocol can say them: none are an empty object, and one in a string is an object."""
+    """The arguments of a call in a form that protocols can hold: "{}" if there are none, and an object in a string unquoted."""
     text = encodable(written)
     found = parsed(text)
     if isinstance(found, str) and found != text and isinstance(inner := parsed(found), dict):
@@ -275,7 +275,7 @@ def parser_key(name: str) -> str:
 
 
 class ArrivingText:
-    """Decodes the tokens of one reply; what has been said is never taken back.
+    """Decodes the tokens of one reply; text that has been sent is never taken back.
 
     Example: `text.add([9, 7])` returns "He", `text.end()` returns what was left over of an unfinished character.
     """
@@ -318,7 +318,7 @@ _QUESTION: Message = {"role": "user", "content": "Who?"}
 def unread_calls(tokenizer: Any, template_args: dict[str, Any], reader: Reader) -> str:
     """The reason why the calls that the template writes cannot be read; "" if they can.
 
-    One call must do where the template takes no more.
+    The test uses one call if the template does not accept two in a reply.
     """
     template = ChatTemplate(tokenizer, template_args)
     for queries in (_QUERIES, _QUERIES[:1]):

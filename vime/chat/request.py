@@ -34,7 +34,7 @@ class ChatRequest:
     messages: list[Message]
     tools: list[dict[str, Any]] = field(default_factory=list)
     max_tokens: int | None = None
-    """None for as many as the context has room for."""
+    """Maximum number of tokens; None for all that the context has room for."""
     stop: tuple[str, ...] = ()
     num_answers: int = 1
     stream: bool = False

@@ -30,7 +30,7 @@ class ModelUsage:
 
 
 class Traffic:
-    """A gate that counts what passes; all methods belong to one event loop."""
+    """A gate that counts the calls that pass; all methods belong to one event loop."""
 
     def __init__(self) -> None:
         self._clocks: dict[int, AgentClock] = {}

@@ -1,8 +1,8 @@
 """The machines of a run: this one, or nodes of a Ray cluster whose GPUs a placement group reserves for the length of the run.
 
 Places (`vime.cluster.placement`) are numbers; this turns them into actor options, addresses, ports and GPU ids. GPUs are held by
-one agent per node; all other actors ask Ray for none and are told theirs by `CUDA_VISIBLE_DEVICES`, so that trainer and servers
-can share one.
+one agent per node. All other actors ask Ray for none and get theirs by `CUDA_VISIBLE_DEVICES`, so that trainer and servers can
+share a GPU.
 """
 
 import os
@@ -119,7 +119,7 @@ class Nodes:
         return self._nodes[node].host
 
     def listen(self, node: int) -> str:
-        """The address that programs bind on a node: for 0.0.0.0 the one by which Ray knows it, not all that it has."""
+        """The address that programs bind on a node: for 0.0.0.0 the one by which Ray knows it, not all of its addresses."""
         return self._nodes[node].host if self._cluster.host == "0.0.0.0" else self._cluster.host
 
     def replace_lost(self, number: int) -> None:
@@ -196,7 +196,7 @@ class Nodes:
 
 
 def _started_with(variables: dict[str, str]) -> dict[str, Any]:
-    """Ray's environment for an actor with these variables; Ray has bash start such an interpreter by its path as it is."""
+    """Ray's environment for an actor with these variables. Ray inserts the interpreter's path into a bash command unquoted."""
     path = shlex.quote(sys.executable)
     return {"env_vars": variables} | ({} if path == sys.executable else {"py_executable": path})
 

@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerGroup:
-    """Servers of one model that are alike. Example: `ServerGroup(name="actor-decode", role=ServerRole.decode, settings=…)`.
+    """Servers of one model with equal settings. Example: `ServerGroup(name="actor-decode", role=ServerRole.decode, settings=…)`.
 
     `settings` is the model's configuration with the group's in it; servers are called `<name>-<number>`.
     """
@@ -75,7 +75,7 @@ def trainer_places(config: RunConfig, num_ranks: int) -> list[Place]:
 
 
 def server_places(config: RunConfig) -> dict[str, list[Place]]:
-    """Places of the servers that this run starts, by the name of the served model, one per replica of each group in turn."""
+    """Places of the servers that this run starts, by the name of the served model: one per replica, group by group."""
     cluster = config.cluster
     groups = [(name, group.settings) for name, model in config.serving.models.items() for group in server_groups(name, model)]
     owners = [(name, of.tensor_parallel_size) for name, of in groups for _ in range(of.num_replicas)]
@@ -97,7 +97,7 @@ def server_places(config: RunConfig) -> dict[str, list[Place]]:
 def _place(
     found: dict[str, list[Place]], config: RunConfig, owners: list[tuple[str, int]], *, first: int, num_shared: int = 0
 ) -> None:
-    """Adds the places of servers (model, number of GPUs) to `found`, from GPU `first` on; `num_shared` GPUs are used in turn."""
+    """Adds places of servers (model, number of GPUs) to `found`, from GPU `first` on; `num_shared` GPUs are used round-robin."""
     sizes = [size for _, size in owners]
     places = _in_turn(config, sizes, first, num_shared) if num_shared else _on_gpus(config, sizes, first=first)
     for (name, _), place in zip(owners, places, strict=True):

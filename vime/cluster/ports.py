@@ -36,7 +36,7 @@ def free_port(host: str, wanted: int) -> int:
 def why_silent(host: str, port: int, *, seconds: float = 3.0) -> str | None:
     """The reason why no gRPC server answers at an address; None if one does, or if it asks for TLS.
 
-    A server of HTTP/2, on which gRPC stands, greets whoever greets it, before any call and any token.
+    An HTTP/2 server, which gRPC builds on, answers a client's greeting before any call and without a token.
     """
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS_FRAME, 0, 0, 0, 0, 0])
     try:

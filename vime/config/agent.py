@@ -43,8 +43,9 @@ class ModelConfig:
     max_position_embeddings: Count = 2048
     """Longest sequence in tokens that the checkpoint's position embeddings allow, with `rope_parameters` if there are any."""
     rope_parameters: dict[str, Any] = field(default_factory=dict)
-    """Rotary embeddings in place of the checkpoint's, for trainer and servers, as in its `config.json`; for example `{rope_type:
-    yarn, rope_theta: 1000000.0, factor: 4.0, original_max_position_embeddings: 32768}`. Empty for the checkpoint's own."""
+    """Rotary embedding parameters that replace the checkpoint's in trainer and servers, as in its `config.json`; for example
+    `{rope_type: yarn, rope_theta: 1000000.0, factor: 4.0, original_max_position_embeddings: 32768}`. Empty for the checkpoint's
+    own."""
     num_experts: Natural = 0
     """Experts of each mixture-of-experts layer; 0 for a dense model."""
     num_experts_per_token: Natural = 0
@@ -66,15 +67,15 @@ class ModelConfig:
 
 @dataclass(kw_only=True, slots=True)
 class SessionConfig:
-    """Limits of one rollout of an agent that calls its model over HTTP. A session that is at its end refuses further calls."""
+    """Limits on an agent's HTTP calls to its model, per rollout. Once a limit is reached, the session refuses further calls."""
 
     num_calls: Count | None = None
-    """Most calls; null for any number."""
+    """Maximum number of calls; null for no limit."""
     num_tokens: Count | None = None
-    """Most sampled tokens, of all calls together; null for any number."""
+    """Maximum number of sampled tokens over all calls; null for no limit."""
     fork: bool = True
-    """True if a new training sequence begins where the chat template renders earlier messages differently, as Qwen3's drops
-    earlier thinking. With false the tokens stay as they were sampled, and the model sees what its template would not show it."""
+    """True if a new training sequence begins where the chat template renders earlier messages differently (Qwen3's drops earlier
+    thinking). If false, the tokens stay as they were sampled, and the model also sees text that its template would drop."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,10 +98,10 @@ class MethodConfig:
     single_turn: str = "vime.rollout.single_turn.generate"
     """Dotted path of the baseline, which asks the model once without the agent; its signature is that of `generate`."""
     rehearsal: str | None = None
-    """Dotted path of a `vime.rehearsal.script.Rehearsal`, which says what the models reply in a rehearsal (`rehearse=true`); null
-    lets the random model sample."""
+    """Dotted path of a `vime.rehearsal.script.Rehearsal`, which scripts the models' replies in a rehearsal (`rehearse=true`);
+    null lets the random model sample."""
     session: SessionConfig = field(default_factory=SessionConfig)
-    """Limits of an agent that calls its model over HTTP."""
+    """Limits on an agent's HTTP calls to its model."""
     credit: Credit = Credit.share
     """Assignment of a rollout's advantage to its samples."""
 
@@ -115,7 +116,7 @@ class MethodConfig:
         return []
 
     def context_problems(self, config: "RunConfig", *, num_tokens: int, reason: str) -> list[Problem]:
-        """One problem for each trained model whose context is shorter than `num_tokens`, of which `reason` says what for."""
+        """A problem for each trained model whose context is shorter than `num_tokens`; `reason` says what needs these tokens."""
         found: list[Problem] = []
         for name, model in config.serving.models.items():
             if model.trained and min(model.max_model_len, config.model.max_position_embeddings) < num_tokens:
@@ -124,9 +125,9 @@ class MethodConfig:
         return found
 
     def identities(self, prompt: "Prompt") -> list[str]:
-        """The keys by which an item is recognized in another data set: two items that share one of these are the same.
+        """Keys that identify an item across data sets; items that share a key count as duplicates.
 
-        A run is refused that trains on an item on which it is evaluated (`vime.data.overlap`).
+        A run that trains on an item of one of its evaluation sets is refused (`vime.data.overlap`).
         """
         return [" ".join(prompt.question.lower().split())]
 
@@ -135,7 +136,7 @@ class MethodConfig:
         return None
 
     def expected_calls(self, config: "RunConfig") -> int | None:
-        """`calls_per_rollout` of the method whose own `generate` runs; None for a function in its place."""
+        """`calls_per_rollout` if the method's own `generate` runs; None if another function replaces it."""
         package = type(self).__module__.rpartition(".")[0]
         return self.calls_per_rollout(config) if self.generate.startswith(f"{package}.") else None
 

@@ -11,12 +11,12 @@ TRY = Mode["try"]
 
 
 class TrialEngine(Enum):
-    """The answerer of model calls in `mode=try`."""
+    """Source of the replies to model calls in `mode=try`."""
 
     served = "served"
     """Servers of the models, as in training."""
     scripted = "scripted"
-    """Replies that are written down, of `trial.replies` or of the method; no server is started."""
+    """Scripted replies, from `trial.replies` or from the method; no server is started."""
 
 
 if TYPE_CHECKING:
@@ -79,24 +79,24 @@ class Surrogate(Enum):
 
 
 class Credit(Enum):
-    """Assignment of a rollout's advantage to its samples: to each the whole of it, or to each an equal part."""
+    """Assignment of a rollout's advantage to its samples: each gets all of it, or each gets an equal part."""
 
     share = "share"
     split = "split"
 
 
 class Constraints(Enum):
-    """The treatment of constraints that an agent asks of the trained model over HTTP: structured output, forced calls.
+    """Handling of constraints that an agent puts on the trained model over HTTP: structured output, forced calls.
 
-    The trainer computes the logprobs of a model that samples freely.
+    The trainer computes logprobs without these constraints.
     """
 
     free = "free"
-    """It samples freely, and the agent gets what comes."""
+    """Constraints are ignored: the model samples freely, and the agent gets the reply as it is."""
     record = "record"
-    """It is held to them, with the logprobs of a model that samples freely. vLLM does not show these, so this is refused."""
+    """Constraints are enforced, and the logprobs are those of free sampling. vLLM does not return these, so this is refused."""
     refuse = "refuse"
-    """In training they are refused, in evaluations it is held to them."""
+    """Constraints are refused in training and enforced in evaluations."""
 
 
 class PromptStyle(Enum):
@@ -109,7 +109,8 @@ class PromptStyle(Enum):
 class Aggregation(Enum):
     """Units of equal weight in the loss: tokens, samples or rollouts; `constant` divides the sum over tokens by a constant.
 
-    With `rollout` the tokens of a rollout weigh the same, with `nested` its samples, and within each of these its tokens.
+    With `rollout`, all tokens of a rollout have the same weight. With `nested`, all samples of a rollout have the same weight,
+    and so have all tokens of a sample.
     """
 
     token = "token"
@@ -136,7 +137,7 @@ class KLPlace(Enum):
 
 
 class CorrectionMode(Enum):
-    """The fate of an importance weight outside its bounds: moved to the bound (`truncate`) or set to 0 (`mask`)."""
+    """Treatment of an importance weight outside its bounds: clamped to the bound (`truncate`) or set to 0 (`mask`)."""
 
     none = "none"
     truncate = "truncate"
@@ -226,7 +227,7 @@ class RetrievalBackend(Enum):
 
 
 class VectorSearch(Enum):
-    """The search of FAISS: through all vectors, some cells of an inverted file, these compressed (IVF-PQ), or a graph (HNSW)."""
+    """FAISS's search: over all vectors, some cells of an inverted file, compressed cells (IVF-PQ), or a graph (HNSW)."""
 
     flat = "flat"
     ivf = "ivf"
@@ -254,9 +255,9 @@ class TrackerName(Enum):
 class RolloutDetail(Enum):
     """The detail in which each rollout and each item of an evaluation is written.
 
-    `none` no rollouts, and of items what scores need; `texts` messages and the last reply of each sample; `turns` also the text
-    of every turn as the model saw it; `tokens` also the id, loss mask, logprobs of sampler and trainer, and weight version of
-    every token.
+    `none` writes no rollouts, and for items only what scores need. `texts` writes messages and the last reply of each sample.
+    `turns` adds the text of every turn as the model saw it. `tokens` adds the id, loss mask, logprobs of sampler and trainer, and
+    weight version of every token.
     """
 
     none = "none"

@@ -28,7 +28,7 @@ class RolloutConfig:
     top_p: FullDistribution = 1.0
     """Nucleus sampling of the trained model in training."""
     max_staleness: Natural = 0
-    """Most weight versions by which a token may lag behind the trainer when it is trained on; 0 is synchronous and on-policy."""
+    """Weight versions by which a token may lag behind the trainer when it is trained on; 0 is synchronous and on-policy."""
     in_flight_updates: bool = True
     """If true, a weight sync does not wait for running requests, so one reply may hold tokens of two weight versions. If false, a
     sync holds new requests back and waits until the running ones have ended."""
@@ -44,11 +44,11 @@ class RolloutConfig:
     num_workers: Count = 1
     """Processes that run the rollouts."""
     max_concurrent_rollouts: Count | None = None
-    """Rollouts that one worker runs at a time; null means 256 without GPUs, and on GPUs an equal share of as many as the trained
-    model's servers hold in their KV caches, which a plan shows, but not less than 256."""
+    """Rollouts that one worker runs at a time; null means 256 without GPUs. On GPUs, null means an equal share of the number of
+    rollouts that fit into the KV caches of the trained model's servers, but at least 256; a plan shows the number."""
     generate_timeout_seconds: Positive = 600.0
-    """Time limit of an agent for one attempt at a rollout, tools included. A longer attempt scores 0, and what it sampled until
-    then is trained on. Waiting for a lost server or for new weights does not count."""
+    """Time limit of an agent for one attempt at a rollout, tools included. A longer attempt scores 0, and the tokens that it
+    sampled until then are trained. Waiting for a lost server or for new weights does not count."""
     max_retries: Natural = 2
     """New attempts at a rollout after an infrastructure failure."""
     reward_timeout_seconds: Positive = 60.0
@@ -60,7 +60,7 @@ class RolloutConfig:
     max_tool_retries: Natural = 1
     """New calls of a tool that failed for another reason than its arguments."""
     max_tool_characters: Count = 50_000
-    """Longest result of a tool that a `ToolBox` shows to an agent, in characters; of a longer one the middle is left out."""
+    """Longest result of a tool that a `ToolBox` shows to an agent, in characters; the middle of a longer one is left out."""
     sandbox_timeout_seconds: Positive = 120.0
     """Time limit of one call of a sandbox (`vime.rollout.tool.run_sandbox`)."""
     max_sandbox_retries: Natural = 2
@@ -85,8 +85,8 @@ class RolloutConfig:
     """Dotted path of `filter(config, group) -> bool`; False drops the group and draws another prompt, and a group for which the
     filter raises is kept. DAPO's dynamic sampling is `vime.algorithm.filter.dynamic_sampling`."""
     max_filtered_share: Share = 0.9
-    """Largest share of groups that `filter` may drop, and of those whose prompt may be given up; it is checked once a batch has
-    needed `4 * num_prompts` groups, and above it the run stops."""
+    """Largest share of groups that `filter` may drop, and largest share of groups whose prompt may be given up. Both are checked
+    once a batch has needed `4 * num_prompts` groups; above the limit the run stops."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -106,7 +106,7 @@ class ServerGroupConfig:
     gpu_memory_utilization: PositiveShare | None = None
     """Share of a GPU's memory for weights and KV cache."""
     vllm_args: dict[str, Any] = field(default_factory=dict)
-    """Arguments of vLLM's server that are added to those of the model, and win over them."""
+    """Arguments of vLLM's server; they are added to those of the model and override them."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -153,7 +153,7 @@ class SamplingConfig:
 
 @dataclass(kw_only=True, slots=True)
 class ServedModelConfig:
-    """One served model: what it is, and its servers."""
+    """One served model and its servers."""
 
     checkpoint: str | None = None
     """Hugging Face id or folder of the checkpoint; null takes that of the trained model."""
@@ -203,10 +203,10 @@ class GatewayConfig:
     """Answers to agents that call the trained model over HTTP."""
 
     constraints: Constraints = Constraints.free
-    """The treatment of structured output and of forced calls. `free`: the model samples freely, and what it wrote is
-    answered and trained; a rollout whose agent then fails ends with reward 0, as `malformed`. `refuse`: they are refused in
-    training, and the model is held to them in evaluations. `record`, to train what was constrained, is not possible with vLLM's
-    logprobs. Other models are always held to them."""
+    """Handling of structured output and forced calls. `free`: the model samples freely, and its reply is returned and trained; a
+    rollout whose agent then fails ends with reward 0, as `malformed`. `refuse`: they are refused in training and enforced in
+    evaluations. `record`: constrained output would be trained, which vLLM's logprobs do not allow. For other models they are
+    always enforced."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -224,9 +224,9 @@ class ServingConfig:
     max_start_seconds: Positive = 3600.0
     """Time limit for the whole start of a server, with download, loading, compilation and the capture of CUDA graphs."""
     silence_timeout_seconds: Silence = 120.0
-    """Longest time for which a server may send nothing to a request before it counts as lost; what it has sent until then is
-    kept. Servers that vime starts send a sign of life every few seconds, even while a request is queued. Those of `urls` do so
-    only if they run `vime.inside_vllm.vllm_server`; for others this limit must exceed the longest time in the queue."""
+    """Longest time for which a server may send nothing to a request before it counts as lost; tokens that it has sent until then
+    are kept. Servers that vime starts send a sign of life every few seconds, even while a request is queued. Those of `urls` do
+    so only if they run `vime.inside_vllm.vllm_server`; for others this limit must exceed the longest time in the queue."""
     health_interval_seconds: Positive = 2.0
     """Time between two health checks of a server."""
     health_failures: Count = 5
@@ -244,6 +244,6 @@ class ServingConfig:
     """True if requests in flight keep their KV cache across a weight sync. This saves computation, but the logprobs of their
     further tokens then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""
     probe_tolerance: Positive | None = None
-    """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32 and 1 in
-    bfloat16, where that of a model of experts has no bound. The mean difference may be a twentieth of it in float32, and a fifth
-    in bfloat16 (of 1 where there is no bound)."""
+    """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32, 1 in
+    bfloat16, and no bound for a mixture-of-experts model in bfloat16. The mean difference may be at most a twentieth of this
+    tolerance in float32 and a fifth in bfloat16 (a fifth of 1 if there is no bound)."""

@@ -148,7 +148,7 @@ class TrainerConfig:
     """Separate runs of layers on each stage of an interleaved pipeline (arXiv 2104.04473), which shortens the waits of the
     stages."""
     data_parallel_size: Count = 1
-    """Copies of the model, each of which computes the gradient of a part of the batch."""
+    """Copies of the model; each computes the gradient of a part of the batch."""
     context_parallel_size: Count = 1
     """Ranks that share the tokens of each sequence."""
     expert_parallel_size: Count = 1

@@ -25,7 +25,7 @@ class Range:
     most: float | None = None
     below: float | None = None
     why: str = ""
-    """The reason for these bounds of the number, or for none, where it is not obvious. Error messages print this text after the
+    """The reason for these bounds, or for having none, where it is not obvious. Error messages print this text after the
     range."""
 
     def __post_init__(self) -> None:
@@ -33,12 +33,12 @@ class Range:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The bounds that there are, in words and in the order in which they are read."""
+        """The bounds that are set, keyed by their wording, in reading order."""
         words = {"at least": self.least, "more than": self.above, "at most": self.most, "less than": self.below}
         return {word: bound for word, bound in words.items() if bound is not None}
 
     def __str__(self) -> str:
-        """In words. Examples: `at least 1`, `from 0 to 1`, `more than 0 and at most 1`, `a finite number`."""
+        """The range in words. Examples: `at least 1`, `from 0 to 1`, `more than 0 and at most 1`, `a finite number`."""
         if self.least is not None and self.least == self.most:
             return _written(self.least)
         if self.bounds.keys() == {"at least", "at most"}:
@@ -65,7 +65,7 @@ PositiveShare = Annotated[float, Range(above=0, most=1)]
 
 
 def numbers_of(config: Any, prefix: str = "") -> Iterator[tuple[str, float, Range]]:
-    """Key, value and range of every number in a tree of dataclasses, also in its lists and dictionaries; null is left out.
+    """Key, value and range of every number in a tree of dataclasses, including its lists and dictionaries; null is skipped.
 
     Example: `("rollout.num_prompts", 16, Range(least=1))`.
     """
@@ -80,7 +80,7 @@ def ranges_of(schema: type) -> dict[str, Range | None]:
 
 
 def range_in(hint: Any) -> Range | None:
-    """The range in a type, also within a list, a dictionary or an optional type; None if there is none."""
+    """The range in a type, including one inside a list, a dictionary or an optional type; None if there is none."""
     found = (part if isinstance(part, Range) else range_in(part) for part in get_args(hint))
     return next((part for part in found if part is not None), None)
 

@@ -50,15 +50,15 @@ class WorkspaceConfig:
     """Limits of a workspace, in which an agent works on a repository for a whole rollout (`vime.agent.workspace`)."""
 
     command_seconds: Positive = 120.0
-    """Wall-clock limit of a command that is given none of its own."""
+    """Wall-clock limit of a command that sets none itself."""
     life_seconds: Positive = 3600.0
-    """After this time no command runs any more; what has been changed by then can still be read."""
+    """Lifetime of a workspace. Afterwards it runs no more commands, but its changes can still be read."""
     memory_bytes: WorkspaceMemory = 2 * 2**30
-    """Memory of all processes together."""
+    """Memory limit of all processes together."""
     disk_bytes: WorkspaceDisk = 512 * 2**20
-    """Size of all files that are written or changed, also those in /tmp and /dev/shm. They are kept in memory."""
+    """Size limit of all written or changed files together, including those in /tmp and /dev/shm. They are kept in memory."""
     num_files: WorkspaceFiles = 100_000
-    """Files and folders that are made or changed."""
+    """Maximum number of files and folders that are created or changed."""
     num_processes: WorkspaceProcesses = 256
     """Processes and threads at one time."""
     output_bytes: Count = 256 * 2**10
@@ -121,7 +121,7 @@ class RetrievalConfig:
     num_threads: Annotated[int, Range(least=1, most=1024)] = 1
     """CPU threads of FAISS."""
     start_timeout_seconds: Positive = 600.0
-    """Time limit for the start of the service, with building the index."""
+    """Time limit for the start of the service, including the time to build the index."""
     request_timeout_seconds: Positive = 15.0
     """Time limit of a search, with new attempts if the service is lost."""
 
@@ -145,7 +145,7 @@ class RewardServiceConfig:
     api_key_variable: str | None = None
     """Environment variable that holds the key, which is sent as `Authorization: Bearer …`; null sends none."""
     max_batch_size: Count = 16
-    """Most rollouts in one request."""
+    """Maximum number of rollouts in one request."""
     max_batch_wait_seconds: NonNegative = 0.05
     """Longest time for which the first rollout of a batch waits for further ones."""
     max_concurrent_requests: Count = 16
@@ -177,21 +177,21 @@ class ClusterConfig:
     num_server_gpus: Natural = 0
     """GPUs for servers; 0 on a cluster with GPUs means that the servers are already running elsewhere."""
     num_frozen_gpus: Natural = 0
-    """GPUs, counted from the last of those for servers, that are kept for frozen models; with 0 frozen models share the GPUs of
-    the trained one."""
+    """Number of server GPUs, counted from the last one, that are reserved for frozen models. With 0, frozen models share the GPUs
+    of the trained one."""
     share_frozen_gpus: bool = False
     """True if several frozen servers may share one GPU where there are more of them than GPUs; `gpu_memory_utilization` divides
     its memory."""
     gpu_memory_gib: Positive = 79.6
-    """Memory of one GPU in GiB, for plans and checks: of an H100 of 80 GB, 81,559 MiB."""
+    """Memory of one GPU in GiB, for plans and checks; the default is that of an H100 with 80 GB (81,559 MiB)."""
     weight_transfer: WeightTransfer = WeightTransfer.auto
     """The way in which weights travel from the trainer to the servers."""
     ray_address: str | None = None
     """Address of a running Ray cluster; null starts one for this run."""
     keep_warm: Natural = 0
-    """Seconds for which Ray, the servers and the trainer of a run that has ended well wait for the next run from the same folder,
-    which takes over what it would start in the same way. 0 ends them with the run, and those that wait. Runs of a sweep always
-    hand them on."""
+    """Seconds for which Ray, the servers and the trainer are kept after a successful run. The next run from the same folder takes
+    over the parts that it would start in the same way. 0 ends them with the run, together with any that are still kept. Runs of a
+    sweep always hand them on."""
     host: str = "127.0.0.1"
     """Address that servers listen on; 0.0.0.0 means on each node the address by which Ray knows it. On any address but the
     loopback one, servers, router and retrieval service answer only to the secret of the run."""
@@ -257,8 +257,8 @@ class TrialConfig:
     """One prompt through the agent with `mode=try`."""
 
     engine: TrialEngine = TrialEngine.served
-    """The answerer of model calls: servers as in training, or `scripted` replies, with which an agent's code is tried within
-    seconds, without a server."""
+    """Source of the replies to model calls: servers as in training, or `scripted` replies, which test an agent's code within
+    seconds and without a server."""
     replies: str | None = None
     """File of scripted replies, one JSON line each: a text, or `{"text": …, "model": "actor", "tool_calls": [{"name": …,
     "arguments": {…}}], "cut": false, "error": ""}`. Each call of a model takes its next line. null takes the replies of the

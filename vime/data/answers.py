@@ -28,7 +28,7 @@ _GSM8K = re.compile(r"(?:^|\n)#### *(?P<answer>\S[^\n]*?)\s*\Z")
 
 
 class NoAnswerError(ValueError):
-    """Something that is neither text nor number stands where a row's answer should; the message goes on from "row 5"."""
+    """A row's answer is neither text nor number; the message goes on from "row 5"."""
 
 
 def answers_of(row: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reads a file of rows as what it is: JSON (a list, or one object a line), CSV, TSV or Parquet, compressed or not.
+"""Reads a file of rows in its own format: JSON (a list, or one object a line), CSV, TSV or Parquet, compressed or not.
 
 The ending, in any case, names the kind; compression, Parquet and the encoding of a text are known by the first bytes. Cells of
 CSV are texts, as nothing says which of them are numbers.
@@ -66,7 +66,7 @@ def kind_of(path: str) -> str | None:
 def read_rows(file: Path, *, key: str) -> Iterator[Row]:
     """The rows of a file, one after another.
 
-    Raises `ConfigError` for `key`, naming the file and where possible the line, if it is no file, or not one of rows.
+    Raises `ConfigError` for `key`, naming the file and where possible the line, if it is not a file, or not a file of rows.
     """
     try:
         yield from _rows(file)
@@ -79,7 +79,7 @@ def read_rows(file: Path, *, key: str) -> Iterator[Row]:
 
 
 def why_no_rows(head: bytes) -> str:
-    """The reason why a file with these first bytes is no text and no Parquet, "" if it may be."""
+    """The reason why a file with these first bytes is neither text nor Parquet, "" if it may be one of them."""
     return "is empty" if not head else next((reason for mark, reason in NOT_ROWS.items() if head.startswith(mark)), "")
 
 

@@ -1,7 +1,7 @@
 """Refuses a run that would be scored on items that it trains on.
 
-What makes two items the same is the method's to say (`MethodConfig.identities`): the words of a question, whatever document comes
-with it, or the number of a task.
+The method decides what makes two items the same (`MethodConfig.identities`): the words of a question, regardless of its document,
+or the number of a task.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ NUM_EXAMPLE_CHARACTERS = 100
 
 
 def check_overlap(config: RunConfig, training: Iterable[Prompt], evaluation: Mapping[str, Sequence[Prompt]]) -> None:
-    """Raises `ConfigError`, with one problem for each evaluation set of which an item is among the training prompts."""
+    """Raises `ConfigError` with one problem for each evaluation set that shares an item with the training prompts."""
     identities = config.method.identities
     wanted: dict[str, set[tuple[str, int]]] = {}
     for name, prompts in evaluation.items():

@@ -27,7 +27,7 @@ _QUESTION_FIELDS = ("prompt", "input", "question", "problem", "problem_statement
 HUB_FILE = "hf://datasets/"
 CONTEXT_FILE = "context_file"
 FILES = {CONTEXT_FILE: "document", "archive": "repository"}
-"""Fields that name a file, with what is in it."""
+"""Fields that name a file, with the kind of its content."""
 NUM_NAMED_ROWS = 3
 _QUESTION_REMEDY = "name the column of the question `question`, or remove such rows"
 
@@ -105,7 +105,7 @@ def _read(dataset: DatasetConfig, path: str, key: str) -> Iterable[dict[str, Any
 
 
 def _with_whole_paths(rows: list[dict[str, Any]], dataset: DatasetConfig, key: str) -> list[dict[str, Any]]:
-    """The rows with absolute paths of files. Raises `ConfigError` for one that is no file below the rows' folder."""
+    """The rows with absolute paths of files. Raises `ConfigError` for a path that is not a file below the rows' folder."""
     for field, content in FILES.items():
         if not any(row.get(field) for row in rows):
             continue

@@ -15,7 +15,7 @@ from vime.errors import ConfigError, Problem, written
 from vime.types import Prompt
 
 REMEDY = "resume with what it has, or begin a new run from its weights (model.checkpoint=RUN/model)"
-"""For a run that cannot be resumed with other prompts."""
+"""Remedy for a run that cannot be resumed with other prompts."""
 
 
 class RowSource:
@@ -68,7 +68,7 @@ class RowSource:
         self._position = state["position"]
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raises `ConfigError` if `state` counts prompts of another order, of which some would be skipped and others repeated."""
+        """Raises `ConfigError` if `state` belongs to another order of prompts; some would be skipped and others repeated."""
         found = []
         if state.get("rows", self.digest) != self.digest:
             remedy = "its rows are not those of the checkpoint"

@@ -41,7 +41,7 @@ def rows_of(config: RunConfig) -> list[str]:
 
 
 def table_rows(config: RunConfig) -> list[str]:
-    """The rows that this run measures for its table: of a training run without a full evaluation before it, the trained one."""
+    """The rows that this run measures for its table; only the trained one without a full evaluation before training."""
     rows = rows_of(config)
     is_before = config.mode is Mode.eval or config.evaluation.before is Before.full
     return rows if is_before else [row for row in rows if row == TRAINED]
@@ -88,8 +88,8 @@ def label_of(row: str) -> str:
 class Job:
     """One run over one data set.
 
-    Example: `Job(dataset="docs_24", row="trained", run=0, temperature=1.0, label="step20")`; `label` tells evaluations of
-    the same row apart that enter no table, for example by training step.
+    Example: `Job(dataset="docs_24", row="trained", run=0, temperature=1.0, label="step20")`; `label` distinguishes evaluations of
+    the same row that enter no table, for example by training step.
     """
 
     dataset: str

@@ -1,8 +1,8 @@
 """Runs an evaluation, data sets x runs. Items are written as they finish, so an interrupted evaluation can be continued.
 
 All rows (`vime.evaluation.conditions`) are scored alike. A failure stays in the denominator with a score of 0. The settings that
-a score depends on stand beside the items (`vime.evaluation.protocol`); `vime.report.items` reads complete evaluations. An
-evaluation during training runs beside the generation, on the same servers, which keep their weights until it is over
+a score depends on are written beside the items (`vime.evaluation.protocol`); `vime.report.items` reads complete evaluations. An
+evaluation during training runs beside the generation, on the same servers, which keep their weights until it ends
 (`vime.evaluation.pin`).
 """
 
@@ -25,7 +25,7 @@ from vime.types import Prompt, Rollout
 logger = logging.getLogger(__name__)
 
 SHOWN = ("messages", "generation_seconds", "seconds", "counts", "num_retries", "traceback", "unfinished")
-"""Fields that an item's file has for readers, besides the turns and tokens of its samples."""
+"""Fields in an item's file that are only for readers, like the turns and tokens of its samples."""
 
 
 class ItemRunner(Protocol):
@@ -100,7 +100,7 @@ class Evaluator:
         return [finished[prompt.index] for prompt in prompts]
 
     def _shown(self, prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
-        """Fields that only a reader of the file wants to know: of a long evaluation they would fill the memory."""
+        """Fields written to the file but not kept in memory, which they would fill in a long evaluation."""
         if self._recorder.detail is RolloutDetail.none:
             return {}
         samples, unfinished = ([self._recorder.row(one) for one in found] for found in (rollout.samples, rollout.unfinished))
@@ -140,7 +140,7 @@ def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str
 
 
 def _for_scores(item: dict[str, Any]) -> dict[str, Any]:
-    """A finished item as `Evaluator.run` returns it, without what its file keeps for readers."""
+    """A finished item as `Evaluator.run` returns it, without the fields that are only for readers."""
     samples = [{"response": sample["response"], "metadata": sample["metadata"]} for sample in item["samples"]]
     return {name: value for name, value in item.items() if name not in SHOWN} | {"samples": samples}
 

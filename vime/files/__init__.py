@@ -1,1 +1,1 @@
-"""Files: folders that are whole or not there, JSON lines that survive a crash, and where a run came from."""
+"""Files: folders that are complete or absent, JSON lines that survive a crash, and where a run came from."""

@@ -10,7 +10,7 @@ _BEFORE_QUOTE = re.compile(r"(\\+)(?='|\Z)")
 
 
 def quoted(text: str) -> str:
-    """Quotes a text so that Hydra reads it as one value, whatever characters it has."""
+    """Quotes a text so that Hydra reads it as one value, with any characters."""
     escaped = _BEFORE_QUOTE.sub(r"\1\1", text).replace("'", "\\'")
     return f"'{escaped}'"
 

@@ -1,4 +1,4 @@
-"""Folders that are whole or not there: written beside their place, renamed into it, and tidied up after a crash."""
+"""Folders that appear only when complete: written beside their place, renamed into it, and tidied up after a crash."""
 
 import os
 import shutil
@@ -13,7 +13,8 @@ def writing_place(folder: Path) -> Path:
 
 
 def put_in_place(temporary: Path, folder: Path) -> None:
-    """Renames a complete folder to its name. One that has the name gives way, and is lost only once the new one is there."""
+    """Renames a complete folder to its name. An existing one of this name gives way, and is lost only once the new one is
+    there."""
     replaced = folder.with_name(f"{REPLACED}{folder.name}")
     if folder.exists():
         shutil.rmtree(replaced, ignore_errors=True)
@@ -31,7 +32,7 @@ def remove(folder: Path) -> None:
 
 
 def tidy(parent: Path) -> None:
-    """Clears away what a crash left below `parent`: unfinished folders go, one that was being replaced comes back."""
+    """Removes the remains of a crash below `parent`: unfinished folders go, one that was being replaced comes back."""
     for replaced in parent.glob(f"{REPLACED}*"):
         folder = replaced.with_name(replaced.name.removeprefix(REPLACED))
         if not folder.exists():

@@ -1,4 +1,4 @@
-"""The origin of a run's code (commit, diff, versions), and the removal of secrets from what is written down."""
+"""The origin of a run's code (commit, diff, versions), and the removal of secrets from everything that is recorded."""
 
 import os
 import re

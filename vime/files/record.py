@@ -18,7 +18,7 @@ TRAINER = "trainer_log_probs"
 
 
 class Recorder:
-    """Makes the rows of samples, in as much detail as `logger.rollouts` asks for."""
+    """Makes the rows of samples, in the detail that `logger.rollouts` asks for."""
 
     def __init__(self, detail: RolloutDetail, text: Callable[[Integers], str] | None = None) -> None:
         """`text` decodes tokens; without it, turns have no text."""
@@ -66,10 +66,10 @@ def _at_trained(sample: Sample, values: np.ndarray) -> np.ndarray:
 
 
 def turns(sample: Sample, text: Callable[[Integers], str] | None) -> list[dict[str, Any]]:
-    """The pieces of a sequence in order: its prompt, then by the loss mask what was sampled and what stands between.
+    """The pieces of a sequence in order: its prompt, then replies and environment text, told apart by the loss mask.
 
-    Example: `[{"kind": "prompt", "num_tokens": 82, "text": "<|im_start|>…"}, {"kind": "reply", "num_tokens": 24, "text": …}]`.
-    A reply that another sequence trains, or nobody received, counts as environment.
+    Example: `[{"kind": "prompt", "num_tokens": 82, "text": "<|im_start|>…"}, {"kind": "reply", "num_tokens": 24, "text": …}]`. A
+    reply that is trained in another sequence, or that no client received, counts as environment.
     """
     num_prompt = len(sample.tokens) - sample.response_length
     mask = np.asarray(sample.loss_mask, dtype=np.int8)

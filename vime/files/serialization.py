@@ -15,9 +15,9 @@ OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 def to_json(data: Any, *, compact: bool = False) -> bytes:
-    """One line of JSON without its line break; what JSON does not know becomes its `str`, a number that is not finite null.
+    """One line of JSON without its line break; other types become their `str`, numbers that are not finite become null.
 
-    Columns are lists in it, or if it is to be `compact` the text that `Column.from_text` reads.
+    Columns become lists, or with `compact` the text that `Column.from_text` reads.
     """
     default = _compact if compact else readable
     try:
@@ -27,9 +27,9 @@ def to_json(data: Any, *, compact: bool = False) -> bytes:
 
 
 def json_pieces(data: Any, *, depth: int) -> Iterator[bytes]:
-    """`to_json(data, compact=True)` in pieces: dictionaries down to `depth` are taken apart, so that no piece holds all.
+    """`to_json(data, compact=True)` in pieces: dictionaries down to `depth` are split, so that no piece holds all the data.
 
-    Whoever writes them from a thread lets others work between two of them.
+    A thread that writes the pieces lets other threads work between two of them.
     """
     if not depth or not isinstance(data, dict) or not all(type(key) is str for key in data):
         yield to_json(data, compact=True)

@@ -80,7 +80,7 @@ class AnthropicMessages:
         return {**_head(request), "content": content, **_reason(answer), "usage": _usage(answer.usage)}
 
     def stream(self, request: ChatRequest) -> "MessageStream":
-        """Its events."""
+        """The answer as a stream of events."""
         return MessageStream(request, self)
 
     def counted(self, num_tokens: int) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _block(part: Part, *, whole: bool) -> dict[str, Any]:
 
 
 def _signature(thinking: str) -> str:
-    """A mark by which clients take thinking for that of the model that they talk to; others they send as text of the user."""
+    """A signature by which clients take thinking for the session model's; other thinking they send as text of the user."""
     return base64.b64encode(hashlib.blake2b(thinking.encode(), digest_size=SIGNATURE_BYTES).digest()).decode()
 
 

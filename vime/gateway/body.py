@@ -1,4 +1,4 @@
-"""Reads the body of a request, whatever its protocol: fields of a given type, texts, tools, and calls with their results."""
+"""Reads the body of a request of any protocol: fields of a given type, texts, tools, and calls with their results."""
 
 from collections.abc import Collection
 from typing import Any
@@ -45,7 +45,7 @@ def wanted(body: dict[str, Any], key: str, kind: type | tuple[type, ...], defaul
 
 
 def count_of(body: dict[str, Any], *keys: str) -> int | None:
-    """The first of these fields that is set. Raises Refused if it is no positive number."""
+    """The first of these fields that is set. Raises Refused if it is not a positive number."""
     for key in keys:
         found = wanted(body, key, int)
         if found is not None and found < 1:
@@ -94,7 +94,7 @@ def allowed_tools(choice: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[d
 
 
 def tool_choice(choice: Any, tools: list[dict[str, Any]]) -> str | dict[str, Any]:
-    """The choice of tools that may or must be called, in the form of Chat Completions; Responses has the name elsewhere."""
+    """The choice of tools that may or must be called, in the form of Chat Completions; Responses puts the name elsewhere."""
     if choice in (None, "auto", "none", "required"):
         return choice or "auto"
     if isinstance(choice, dict) and isinstance(choice.get("type"), str):
@@ -118,7 +118,7 @@ def named_choice(name: Any, tools: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tool_call(name: Any, arguments: Any, *, call_id: Any, where: str) -> dict[str, Any]:
-    """A call as chat templates take it: no arguments are an empty object, and a JSON object is one, as vLLM's server has it."""
+    """A call as chat templates take it; as in vLLM's server, missing arguments become {} and a JSON object is parsed."""
     if not isinstance(name, str):
         raise Refused(f"{where} must have a function with a name")
     is_blank = arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null"))

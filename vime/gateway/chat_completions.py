@@ -100,11 +100,11 @@ class ChatCompletions:
         return {**_head(request, "chat.completion"), **prompt, "choices": choices, "usage": _usage(answers)}
 
     def stream(self, request: ChatRequest) -> "ChatStream":
-        """Its `chat.completion.chunk`s."""
+        """The answer as a stream of `chat.completion.chunk`s."""
         return ChatStream(request, self)
 
     def counted(self, num_tokens: int) -> dict[str, Any]:
-        """Not a question of this protocol."""
+        """The number of input tokens; this protocol has no request for it."""
         return {"input_tokens": num_tokens}
 
     def error(self, refused: Refused) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _choice(body: dict[str, Any]) -> Any:
 
 
 def _structured_outputs(body: dict[str, Any]) -> dict[str, Any] | None:
-    """The form of the text as vLLM's clients ask for it, also under the names that it had before; None for any."""
+    """The form of the text that vLLM's clients ask for, under present or earlier names; None for any form."""
     found = dict(wanted(body, "structured_outputs", dict, {}))
     found |= {kind: body[f"guided_{kind}"] for kind in GUIDED if body.get(f"guided_{kind}") is not None}
     found = {kind: value for kind, value in found.items() if value not in (None, False)}
@@ -254,7 +254,7 @@ def _head(request: ChatRequest, kind: str) -> dict[str, Any]:
 
 
 def _message(message: Any, where: str) -> Message:
-    """A message as chat templates take it. Raises Refused for what they cannot say."""
+    """A message as chat templates take it. Raises Refused for content that they cannot express."""
     role, content = ROLES[role_of(message, ROLES, where)], message.get("content")
     if role == TOOL:
         return tool_result(content, call_id=message.get("tool_call_id"), where=f"{where}.content")
@@ -278,7 +278,7 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
 
 
 def _logprobs(answer: ChatAnswer) -> dict[str, Any]:
-    """The logprobs of the sampled tokens; their texts are ids, because a token need not be a text."""
+    """The logprobs of the sampled tokens; their texts are ids, because a token may not be valid text."""
     turn = answer.turn
     pairs = zip(turn.output_ids, turn.logprobs, strict=True)
     return {

@@ -1,4 +1,4 @@
-"""Tools that a provider's models know and that a client runs by itself: offered to the model here as functions.
+"""Tools that a provider's models know and that a client runs itself; here they are offered to the model as functions.
 
 The schemas are those that Anthropic and OpenAI document for them (bash, text editor, memory, computer; shell and patches).
 """
@@ -82,7 +82,7 @@ CALLS = {f"{kind}_call": kind for kind in OPENAI}
 
 
 def anthropic_function(tool: dict[str, Any]) -> dict[str, Any] | None:
-    """The function that stands for a tool of Anthropic's that its client runs; None for another tool.
+    """The function that represents a client-side tool of Anthropic's; None for another tool.
 
     Example: `{"type": "bash_20250124", "name": "bash"}`.
     """
@@ -96,7 +96,7 @@ def anthropic_function(tool: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def openai_function(tool: dict[str, Any]) -> dict[str, Any] | None:
-    """The function that stands for a tool of OpenAI's that its client runs; None for another tool, and for a shell elsewhere."""
+    """The function that represents a client-side tool of OpenAI's; None for another tool, and for a shell that runs elsewhere."""
     kind, environment = tool.get("type"), tool.get("environment")
     is_elsewhere = isinstance(environment, dict) and environment.get("type") not in (None, "local")
     if not isinstance(kind, str) or kind not in OPENAI or is_elsewhere:
@@ -106,7 +106,7 @@ def openai_function(tool: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def call_item(kind: str, arguments: str) -> dict[str, Any] | None:
-    """The fields proper to an item of a call of such a tool; None if the arguments are not those of the tool."""
+    """The fields of an item for a call of such a tool; None if the arguments do not fit the tool."""
     found = parsed(arguments)
     if not isinstance(found, dict):
         return None
@@ -122,7 +122,7 @@ def call_item(kind: str, arguments: str) -> dict[str, Any] | None:
 
 
 def call_arguments(kind: str, item: dict[str, Any]) -> Any:
-    """The arguments of the call for which an item stands."""
+    """The arguments of the call that an item represents."""
     found = item.get("operation" if kind == APPLY_PATCH else "action")
     if not isinstance(found, dict):
         return {}

@@ -1,7 +1,7 @@
 """Constraints that clients ask for: calls that must be made, and forms that a text must have.
 
-A model that is trained samples freely all the same, unless the run holds it to them (`gateway.constraints`). Then this says
-whether what it wrote is as it was asked for.
+A trained model still samples freely, unless the run enforces them (`gateway.constraints`). This module then tells whether its
+reply meets the constraints.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def _unmet_form(form: dict[str, Any], text: str) -> str:
 
 
 def _unmet_schema(text: str, schema: Any, *, what: str) -> str:
-    """The reason why a text is no JSON of a schema. Of a schema that cannot be used, or refers to others, only JSON is asked."""
+    """The reason why a text is not JSON of a schema. If a schema cannot be used, or refers to others, any JSON will do."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError, best_match
     from jsonschema.validators import extend, validator_for

@@ -1,4 +1,4 @@
-"""The interface of a protocol: how it asks, how it answers, and how it says no."""
+"""The interface of a protocol: its requests, its answers and its refusals."""
 
 import uuid
 from collections.abc import Iterator
@@ -14,19 +14,19 @@ class Stream(Protocol):
     """The events of one streamed answer."""
 
     def begin(self, usage: Usage) -> Iterator[Event]:
-        """Before the first piece; the usage counts the prompt."""
+        """Events before the first piece; the usage counts the prompt."""
         ...
 
     def piece(self, place: int, delta: Delta) -> Iterator[Event]:
-        """For each piece of the answer with this number."""
+        """Events for a piece of the answer with this number."""
         ...
 
     def end(self, answers: list[ChatAnswer]) -> Iterator[Event]:
-        """After the last piece."""
+        """Events after the last piece."""
         ...
 
     def error(self, refused: Refused) -> Iterator[Event]:
-        """In place of the rest, if the answer cannot be completed."""
+        """Events in place of the rest, if the answer cannot be completed."""
         ...
 
 
@@ -38,7 +38,7 @@ class Dialect(Protocol):
     """The route on which a client asks how many tokens a request has; empty if the protocol has no such question."""
 
     def parse(self, body: dict[str, Any]) -> ChatRequest:
-        """Raises Refused for what cannot be honoured; unknown fields are ignored."""
+        """Reads a request. Raises Refused for fields that cannot be honoured; unknown fields are ignored."""
         ...
 
     def answer(self, request: ChatRequest, answers: list[ChatAnswer]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The treatment of each field of a request: read, about the request alone, without effect, or refused.
+"""Handling of each field of a request: read, about the request alone, without effect, or refused.
 
-Fields that ask for something and have no effect are noted (`AgentSession.notes`), and so are those that nobody knows. A test
-compares with the request types of the SDKs of OpenAI and Anthropic and of vLLM's server, so that a new field is noticed.
+Fields that ask for something and have no effect are noted (`AgentSession.notes`), and so are unknown ones. A test compares these
+lists with the request types of the SDKs of OpenAI and Anthropic and of vLLM's server, so that a new field is noticed.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ WHOLE = "a prompt that is too long is refused"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fields:
-    """The fields of one protocol by what becomes of them."""
+    """The fields of one protocol, by how they are handled."""
 
     read: frozenset[str]
     about: frozenset[str]
-    """Name, account, cache or priority of the request: they ask nothing of the model."""
+    """Name, account, cache or priority of the request; these fields do not affect the model."""
     no_effect: Mapping[str, str]
     """The reason why they have none; "" if that is plain."""
     refused: Mapping[str, str]
@@ -35,7 +35,7 @@ class Fields:
 
     @property
     def known(self) -> frozenset[str]:
-        """All of them."""
+        """All known fields."""
         return self.read | self.about | frozenset(self.no_effect) | frozenset(self.refused) | frozenset(SAMPLING)
 
     def notes(self, body: Mapping[str, Any]) -> list[str]:

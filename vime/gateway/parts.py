@@ -33,7 +33,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
-        """All parts, of which the last one may still grow."""
+        """All parts; the last one may still grow."""
         self._is_open = False
         self._blank = (TEXT, "")
         """White space that waits for text of its kind."""

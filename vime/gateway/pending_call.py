@@ -1,4 +1,4 @@
-"""One request of a client while it is answered: several connections may follow it, one after the other.
+"""One request of a client while it is answered; several connections, one after another, may wait for its answer.
 
 A client whose connection broke sends its request again and finds the same answer, from the first piece on. So the request goes on
 without its client; the session ends it.
@@ -54,7 +54,7 @@ class PendingCall:
         return not self.is_complete and all(connection.is_closing() for connection in self._connections)
 
     def deliver(self) -> None:
-        """Notes that its client gets it, or its beginning, unless it has gone: what was sampled for it is then trained."""
+        """Notes that its client, unless it has gone, gets the answer or its beginning: the sampled tokens are then trained."""
         if self.is_broken:
             return
         self.is_delivered = True
@@ -62,12 +62,13 @@ class PendingCall:
             reply.delivered = True
 
     async def answers(self) -> list[ChatAnswer]:
-        """The whole answers; raises what their making raised."""
+        """The whole answers; raises the error of their computation."""
         assert self._task is not None, "start comes first"
         return await asyncio.shield(self._task)
 
     async def pieces(self) -> AsyncIterator[Said]:
-        """All pieces from the first on, each as soon as it is there; ends with the answers. Raises what their making raised."""
+        """All pieces from the first on, each as soon as it is there; ends with the answers. Raises the error of their
+        computation."""
         assert self._task is not None, "start comes first"
         place = 0
         self._num_followers += 1

@@ -15,19 +15,19 @@ from vime.types import Message
 
 ROLES = {"system": "system", "developer": "system", "user": "user", ASSISTANT: ASSISTANT}
 CUSTOM = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-"""Parameters of the function that stands for a custom tool, which takes one text."""
+"""Parameters of the function that represents a custom tool, which takes one text."""
 COMPACTION, COMPACTION_TRIGGER = "compaction", "compaction_trigger"
 COMPACT = (
     "Sum up this conversation, so that somebody can go on with its work who sees nothing but your summary: what was asked for, "
     "what was done and found, and what is left to do. Call no tool."
 )
-"""The instruction to the model where a client asks for its history to be made short."""
+"""The instruction to the model when a client asks for its history to be compacted."""
 COMPACTED = "The conversation so far, summed up:\n\n"
 Item = dict[str, Any]
 
 
 def messages_of(given: Any, find: Callable[[str], Item]) -> list[Message]:
-    """The messages for which items stand; `find` knows the items of earlier answers.
+    """The messages that items represent; `find` looks up the items of earlier answers.
 
     Reasoning, text and calls that follow one another are one message of the assistant. Raises Refused for images and files.
     """
@@ -65,7 +65,7 @@ class Tools:
     namespaces: dict[str, str] = field(default_factory=dict)
     """The namespace of a tool by the tool's name, for those that have one."""
     notes: list[str] = field(default_factory=list)
-    """On each tool that cannot be offered to the model, because OpenAI's servers would run it."""
+    """Notes on tools that cannot be offered to the model, because OpenAI's servers would run them."""
 
 
 def tools_of(given: list[Any], found: Tools | None = None) -> Tools:
@@ -95,7 +95,7 @@ def tools_of(given: list[Any], found: Tools | None = None) -> Tools:
 
 
 def compaction_item(summary: str, item_id: str) -> Item:
-    """An item that stands for a conversation; its content is opaque to clients, which send it back."""
+    """An item that represents a conversation; its content is opaque to clients, which send it back."""
     return {"type": COMPACTION, "id": item_id, "encrypted_content": base64.b64encode(summary.encode()).decode()}
 
 

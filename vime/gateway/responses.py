@@ -80,13 +80,13 @@ class Responses:
         return self.complete(request, answer, self.output(request, answer))
 
     def output(self, request: ChatRequest, answer: ChatAnswer) -> list[dict[str, Any]]:
-        """The items of an answer; one alone where the client asked for its history to be made short."""
+        """The items of an answer; a single one if the client asked for its history to be compacted."""
         if request.options["compacts"]:
             return [compaction_item(str(answer.message.get("content") or "").strip(), new_id("cmp"))]
         return [self.item(request, part) for part in Parts.of(answer.message)]
 
     def stream(self, request: ChatRequest) -> "ResponseStream":
-        """Its events."""
+        """The answer as a stream of events."""
         return ResponseStream(request, self)
 
     def counted(self, num_tokens: int) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Responses:
 
 
 class Compacting:
-    """`POST /v1/responses/compact`: a conversation made short by the session's model, as Responses is asked for it by an item."""
+    """`POST /v1/responses/compact`: the session's model compacts a conversation, as for `compaction_trigger` in Responses."""
 
     route: ClassVar[str] = "/v1/responses/compact"
     count_route: ClassVar[str] = ""
@@ -183,7 +183,7 @@ class Compacting:
         return request
 
     def answer(self, request: ChatRequest, answers: list[ChatAnswer]) -> dict[str, Any]:
-        """The messages of the user, and an item that stands for all the rest."""
+        """The messages of the user, and an item that represents all others."""
         found = self._responses.answer(request, answers)
         kept = {key: found[key] for key in ("id", "created_at", "usage")}
         asked = [{"type": "message", "status": "completed", **item, "id": new_id("msg")} for item in request.options["asked"]]

@@ -7,7 +7,7 @@
     /health                              answers 200
 
 A client whose base URL lacks /v1 finds the same there. Nothing else is served: the routes of vLLM itself cannot be reached from
-here, and a client that asks for another one is told so in the form of its protocol.
+here, and a client that asks for another route gets an error in the form of its protocol.
 """
 
 import asyncio
@@ -142,7 +142,7 @@ class Gateway:
         self._open.pop(session.secret, None)
 
     def _handler(self, kind: type[Dialect] | None, serve: Serve) -> Any:
-        """Makes the handler of a route of a protocol; None is that of the client, as its path and headers show it."""
+        """Makes the handler of a route of a protocol; for None, path and headers of each request show its protocol."""
 
         async def handle(http: web.Request) -> web.StreamResponse:
             opened, spoken = self._open.get(self._secret_of(http)), kind or _spoken(http)
@@ -170,7 +170,7 @@ class Gateway:
 
 
 def session_app(session: AgentSession) -> web.Application:
-    """An application in which this session exists, at the same path as behind the listener, and no other one does."""
+    """An application with this session only, at the same path as behind the listener."""
     gateway = Gateway()
     gateway._open[session.secret] = OpenSession(session=session)
     return gateway.app()
@@ -220,7 +220,7 @@ async def _models(_: Dialect, session: AgentSession, http: web.Request) -> web.R
 
 
 async def _not_served(dialect: Dialect, session: AgentSession, http: web.Request) -> web.Response:
-    """Raises Refused with what is served in its place."""
+    """Raises Refused for a request that is not served, with the alternative."""
     asked = f"{http.method} /{http.match_info['rest']}"
     path = http.match_info["rest"].removeprefix(VERSION[1:]).strip("/")
     if http.headers.get("Upgrade", "").lower() == "websocket":  # at this status Codex takes HTTP
@@ -316,7 +316,7 @@ def _json(body: dict[str, Any], *, status: int = 200) -> web.Response:
 
 
 def _dumped(body: dict[str, Any]) -> bytes:
-    """JSON of whatever a model wrote, with integers beyond 64 bits and halves of surrogate pairs."""
+    """JSON of any text that a model wrote, including integers beyond 64 bits and halves of surrogate pairs."""
     try:
         return orjson.dumps(body)
     except TypeError:

@@ -39,7 +39,7 @@ SESSION_OVER = "session_over"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """The most that one session may ask for; None for no limit. Example: `Limits(num_calls=20)`."""
+    """Limits on one session's requests; None for no limit. Example: `Limits(num_calls=20)`."""
 
     num_calls: int | None = None
     num_tokens: int | None = None
@@ -62,19 +62,19 @@ class AgentSession:
     reader: Reader | None = None
     """Reads the replies of a model whose tokens are known."""
     fork: bool = True
-    """False keeps what was sampled as it is where the chat template renders earlier messages differently."""
+    """If false, sampled tokens are kept as they are where the chat template renders earlier messages differently."""
     dialogue: Dialogue = field(init=False)
     """The conversations of the agent; there are none with a model whose tokens are not known."""
     url: str = ""
     limits: Limits = field(default_factory=Limits)
     constrains: bool = False
-    """True if the model is held to what a client asks for: structured output, and calls that must be made. The logprobs are then
-    not those of the trainer. Otherwise it samples freely, and the client gets what comes."""
+    """True if a client's constraints are enforced: structured output, and calls that must be made. The logprobs are then not
+    those of the trainer. Otherwise the model samples freely, and the client gets the reply as it is."""
     refuses: bool = False
     """True if such requests are refused."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
     counts: Counter[str] = field(default_factory=Counter)
-    """Calls, sampled tokens, retries, refusals, and replies that could not be read as they were asked for."""
+    """Calls, sampled tokens, retries, refusals, and replies without the requested form."""
     over: str = ""
     """The reason why no further call is answered; empty while the session is open."""
     stop_reason: StopReason = StopReason.ANSWERED
@@ -117,10 +117,10 @@ class AgentSession:
         return self.url
 
     def call(self, route: str, body: bytes, request: ChatRequest, *, retried: bool) -> PendingCall:
-        """The call of a request: a new one, or that of the same request if its client is a client's retry.
+        """The call of a request: a new one, or the earlier call of the same request if this is a client's retry.
 
         A request is a retry if the client says so (`retried`), or if the same one was sent before and its connection was lost.
-        Every other request is new, also if it is the same as one before.
+        Every other request is new, even if it equals an earlier one.
         """
         digest = hashlib.sha256(route.encode() + b"\0" + body).digest()
         held = self._calls.get(digest)
@@ -188,7 +188,7 @@ class AgentSession:
         return self.counts + found
 
     async def idle(self, seconds: float) -> None:
-        """Waits until no call is under way, at most so long."""
+        """Waits until no call is under way, at most `seconds`."""
         if works := [call.work for call in self._under_way if call.work is not None]:
             await asyncio.wait(works, timeout=seconds)
 
@@ -202,7 +202,7 @@ class AgentSession:
         """Trainable sequences that contain every sampled token that a client received exactly once.
 
         Raises SampleError if the agent never called its model: its base URL is wrong, or it broke before. Raises the error of a
-        call that could not be answered, ServerError for one, whatever the agent made of it: the rollout is then tried again.
+        call that could not be answered, such as ServerError, even if the agent handled it: the rollout is then tried again.
         Raises ContextFullError if nothing was sampled because the first prompt fills the context.
         """
         if self.failure is not None:
@@ -252,7 +252,7 @@ class AgentSession:
         return answers
 
     def _note_constraint(self, request: ChatRequest) -> None:
-        """Notes what the model is not held to. Raises Refused if it is refused."""
+        """Notes the constraints that are not enforced. Raises Refused if it is refused."""
         what = "tool_choice" if request.is_forced else "response_format" if request.response_format else "structured_outputs"
         if self.refuses:
             raise Refused(
@@ -263,7 +263,7 @@ class AgentSession:
         self.notes.add(f"{what}: the trained model samples freely, and the client gets what comes (gateway.constraints=free)")
 
     async def _sampled(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
-        """Samples as many answers as the request asks for; their pieces are said while they arrive.
+        """Samples the number of answers that the request asks for; their pieces are sent while they arrive.
 
         Raises Refused if the chat template does not take the messages, or the context has no room for an answer. Raises
         ConfigError, which ends the run, if tools are offered that no reply could call.
@@ -353,7 +353,7 @@ class AgentSession:
             call.replies.append(sent)
 
     async def _passed_on(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
-        """Gets as many answers as the request asks for, each said at once. Raises Refused for logprobs."""
+        """Gets the number of answers that the request asks for and sends each one whole. Raises Refused for logprobs."""
         if request.wants_logprobs:
             raise Refused(f"logprobs: {self.model.name} is an endpoint with a chat API, whose tokens are not known; leave it out")
         answers = await together([self._answer_of_endpoint(request) for _ in range(request.num_answers)])

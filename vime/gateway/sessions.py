@@ -45,7 +45,7 @@ class Sessions:
         constrains: bool = False,
         refuses: bool = False,
     ) -> AsyncIterator[AgentSession]:
-        """A session with a model, which is over when the block ends."""
+        """A session with a model, which ends with the block."""
         if self._gateway is None:
             self._gateway = asyncio.create_task(_started())
         gateway = await asyncio.shield(self._gateway)

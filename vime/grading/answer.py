@@ -14,8 +14,8 @@ _LEAD = re.compile(r"^\W*(?:the\s+)?(?:final\s+)?answer\s*(?:is\s*:?|[:=])\s*", 
 def answer_of(reply: str, *, thinks: bool = False) -> str:
     r"""The answer of a reply: its last box, else its last `<answer>` tag, else its last line; "" if it has none.
 
-    A thinking is ignored (`vime.thinking`, with the same `thinks`), so that a box in it is no answer and a reply that was cut
-    within it has none. Nor has a reply that was cut in its last box: an earlier one is what it was about to replace.
+    Thinking is ignored (`vime.thinking`, with the same `thinks`): a box in it is not an answer, and a reply that was cut within
+    it has no answer. A reply that was cut in its last box has none either, because this box was about to replace an earlier one.
     """
     text = after_thinking(reply, thinks=thinks)[-MAX_REPLY_CHARACTERS:]
     boxed = last_box(text)

@@ -1,4 +1,4 @@
-"""Compares two readings of mathematical answers: equal, different, or None where neither can be said.
+"""Compares two readings of mathematical answers: equal, different, or None where neither can be decided.
 
 Conventions: the order of a list without brackets does not matter, that of a tuple does; a name (`x = 3`, `f(x) = …`) and a
 unit may be missing on one side; a reference in percent accepts the bare number; a numeral of another base than ten equals only
@@ -27,7 +27,7 @@ class Comparison:
     digits: int | None = None
 
     def same(self, found: Answer, reference: Answer) -> Verdict:
-        """True if an answer equals the reference; None if neither can be said."""
+        """True if an answer equals the reference, False if it differs, None if neither can be decided."""
         if isinstance(found, Words) or isinstance(reference, Words):
             return True if found == reference else None
         found, reference = _without_names(found, reference)
@@ -180,7 +180,7 @@ class Comparison:
         return _proportional(found, reference, signed=False)
 
     def _inequalities(self, found: Chain, reference: Chain) -> Verdict:
-        """True if both are the same up to a positive factor; None if it cannot be said so."""
+        """True if both are the same up to a positive factor; None if this cannot be decided."""
         if not all(isinstance(part, Expression) for part in (*found.parts, *reference.parts)):
             return None
         if found.signs[0] == MIRRORED.get(reference.signs[0]) != reference.signs[0]:
@@ -206,7 +206,7 @@ class Comparison:
         )
 
     def _alike(self, found: Answer, reference: Answer) -> Verdict:
-        """True for readings of the same form with equal parts; else nothing can be said."""
+        """True for readings of the same form with equal parts; None otherwise."""
         match found, reference:
             case Chain(), Chain() if found.signs == reference.signs:
                 return _all(map(self.same, found.parts, reference.parts)) or None

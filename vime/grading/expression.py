@@ -17,7 +17,7 @@ from vime.grading.number import TOLERANCE
 
 DIGITS = 400
 LOG_BASE = "base of log"
-"""The variable that stands for the unwritten base of a logarithm."""
+"""The variable for the unwritten base of a logarithm."""
 NUM_POINTS = 6
 MAX_BITS = 200_000
 """Size of powers that are computed exactly."""
@@ -28,11 +28,11 @@ Point = Mapping[str, Number]
 mp = MPContext()
 mp.dps = DIGITS
 _NOTHING = mp.mpf(10) ** (20 - DIGITS)
-"""Relative size of what rounding leaves of a zero."""
+"""Relative size of the remainder that rounding leaves of a zero."""
 
 
 class Unread(ValueError):
-    """A text, or a part of it, that is no formula."""
+    """A text, or a part of it, that is not a formula."""
 
 
 class Undefined(ValueError):
@@ -83,7 +83,7 @@ def bound(expression: Expression, **values: Number) -> Expression:
 def compare(first: Expression, second: Expression, *, digits: int | None = None) -> bool | None:
     """True if two expressions are equal; None if they are so at some points only, or cannot be computed.
 
-    With `digits` numbers are equal if they agree when rounded to so many significant digits.
+    With `digits` numbers are equal if they agree when rounded to that number of significant digits.
     """
     names = first.names | second.names
     if LOG_BASE not in names:
@@ -293,7 +293,7 @@ def integers(function: Callable[..., int]) -> Callable[..., Number]:
 
 
 def _clean(number: Number, scale: Number) -> Number:
-    """The number without what rounding has left: zero, and imaginary or real parts of nothing beside `scale`."""
+    """The number without remainders of rounding: zero, and imaginary or real parts of nothing beside `scale`."""
     if isinstance(number, mp.mpc):
         above, side = number.real, number.imag
         above, side = (mp.zero if abs(part) <= scale * _NOTHING else part for part in (above, side))

@@ -27,7 +27,7 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """A score, 0 or 1, with the answer that was graded and what decided about it.
+    """A score, 0 or 1, with the answer that was graded and the source of the decision.
 
     `decided_by` is `rule`, `judge`, `limit` (a rule reached its time or size limit, the score is 0), or `nobody` (the rules could
     not decide and no judge did, the score is 0). Example: `Grade(score=1.0, decided_by="rule", prediction="27")`.
@@ -51,9 +51,9 @@ async def grade(
 ) -> Grade:
     r"""Grades a whole reply or a bare answer; in a reply the answer is the last `\boxed{}` after the thinking, see `answer_of`.
 
-    `thinks` says that the reply begins within a thinking (`vime.thinking`). With `digits` formulas are equal that agree when
-    rounded to so many significant digits. With `judge_alone` the judge decides about every answer, and no rule does. Raises
-    ValueError for an unknown kind, and errors of the judge's server.
+    `thinks` says that the reply begins inside the model's thinking (`vime.thinking`). With `digits` formulas are equal if they
+    agree when rounded to that number of significant digits. With `judge_alone` the judge decides about every answer, and the
+    rules are not used. Raises ValueError for an unknown kind, and errors of the judge's server.
     """
     answer = answer_of(prediction, thinks=thinks)
     if not answer:

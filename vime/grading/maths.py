@@ -26,9 +26,9 @@ class Equality(Enum):
 
 
 async def equal(answer: str, gold: list[str], *, digits: int | None = None) -> Equality:
-    """Compares an answer (the content of its box) with the references; undecided if it or a reference is no formula.
+    """Compares an answer (the content of its box) with the references; undecided if it or a reference is not a formula.
 
-    With `digits` numbers are equal if they agree when rounded to so many significant digits.
+    With `digits` numbers are equal if they agree when rounded to that number of significant digits.
     """
     short = [reference for reference in gold if _is_simple(reference)]
     if answer.strip() and answer.strip() in [reference.strip() for reference in gold]:

@@ -17,7 +17,7 @@ MEMORY_BYTES = 4 * 2**30
 
 
 def compare(answer: str, gold: list[str], *, digits: int | None = None) -> str:
-    """The verdict `equal`, `different` or `undecided`, the last for texts that are no formula and for what cannot be computed."""
+    """The verdict `equal`, `different` or `undecided`, the last for texts that are not formulas or cannot be computed."""
     verdicts = [_same(answer, reference, digits) for reference in gold]
     return "equal" if True in verdicts else "undecided" if None in verdicts else "different"
 

@@ -80,7 +80,7 @@ def string_match_part(prediction: str, references: list[str]) -> float:
 
 
 def _is_within(part: str, whole: str) -> bool:
-    """True if a normalized text stands in another; one of nothing but articles or signs only if it is the whole."""
+    """True if a normalized text occurs in another; one that has only articles or punctuation must equal the other."""
     if not part or not _ARTICLES.sub("", part.translate(_PUNCTUATION)).strip():
         return part == whole != ""
     return part in whole

@@ -2,8 +2,8 @@
 
     read(r"x = \\frac12 \\text{ or } x > 3")
 
-A reading stands for every character of the text. What is left over, cut off, ambiguous (`1/2x`) or unknown raises Unread: it is
-never left out.
+A reading accounts for every character of the text. Anything that is left over, cut off, ambiguous (`1/2x`) or unknown raises
+Unread; it is never skipped.
 """
 
 import math
@@ -51,13 +51,13 @@ _FUNCTIONS = {*_SINGLE, *_SEVERAL, "log", "sqrt", "cbrt"}
 _BRACKETS = {"lfloor": ("rfloor", ex.floor), "lceil": ("rceil", ex.ceiling)}
 CHOICES = frozenset("ABCDEFGHIJ")
 PLUS_MINUS = "±"
-"""First sign of the names of variables that stand for 1 or -1."""
+"""First character of the names of variables whose value is 1 or -1."""
 _MATRICES = (*(f"begin {name}matrix" for name in ("", "p", "b", "v", "V", "B", "small")), "begin array")
 _HALF = constant(Fraction(1, 2))
 
 
 def read(text: str) -> Answer:
-    """The reading of a whole answer; words if it is made of nothing else. Raises Unread for everything that is neither."""
+    """The reading of a whole answer: a formula, or words if it has nothing else. Raises Unread for everything that is neither."""
     bare = _unquoted(text.strip())
     if numeral := _numeral(bare.strip("$")):
         return numeral
@@ -78,7 +78,7 @@ def _unquoted(text: str) -> str:
 
 
 def words_of(text: str) -> Words | None:
-    """The words of a text in which nothing but letters, digits and marks of sentences stands, in lower case; else None."""
+    """The words of a text, in lower case; None if it has anything but letters, digits and punctuation."""
     bare = re.sub(rf"\\(?:{'|'.join(sorted(FONTS))})\s*\{{([^{{}}]*)\}}", r"\1", text).replace("\\ ", " ")
     if re.search(r"[^\w\s.,:;!?'\u2019()\-]|_", bare) or not re.search(r"[^\W\d_]", bare):
         return None
@@ -100,7 +100,7 @@ def _numeral(text: str) -> Numeral | None:
 
 
 class Reader:
-    """Reads tokens by recursive descent; each method reads what its name says from the present position."""
+    """Reads tokens by recursive descent; each method reads the element that it is named after, from the present position."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens, self._position = tokens, 0
@@ -474,7 +474,7 @@ class Reader:
         return found
 
     def _argument(self) -> Expression:
-        """An argument of a command: braces, or one sign; of a number without braces its first digit."""
+        """An argument of a command: braces or one sign; a number without braces gives only its first digit."""
         token = self._peek()
         if token and token.kind == "number" and len(token.text) > 1:
             if not token.text.isdigit():
@@ -619,7 +619,7 @@ def _degrees(radians: ex.Number) -> ex.Number:
 
 
 def _letter(name: str) -> Expression:
-    """A variable, or the number that a letter stands for: e, or i."""
+    """A variable, or the constant that a letter denotes: e or i."""
     if name == "e":
         return Expression(value=lambda _: +ex.mp.e, has_numbers=True)
     return Expression(value=lambda _: ex.mp.mpc(0, 1), has_numbers=True) if name == "i" else variable(name)
@@ -656,7 +656,7 @@ def _scaled(factor: Expression, matrix: Matrix) -> Matrix:
 
 
 def _expanded(answer: Answer) -> list[Answer]:
-    """The answers for which one with `\\pm` stands."""
+    """The answers that one with `\\pm` abbreviates."""
     parts = [answer] if isinstance(answer, Expression) else list(answer.parts) if isinstance(answer, Chain) else []
     names = {name for part in parts if isinstance(part, Expression) for name in part.names if name.startswith(PLUS_MINUS)}
     if not names:

@@ -8,7 +8,7 @@ from vime.grading.units import Unit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Words:
-    """A text that is no formula; only one of the same words equals it."""
+    """A text that is not a formula; it equals only a text of the same words."""
 
     words: tuple[str, ...]
 
@@ -24,7 +24,7 @@ class Infinity:
 class Row:
     """Answers between brackets: `( (1,2), [0,1), \\{1,2\\}`, or with `opening=""` a list in any order.
 
-    `joined` is what stands between its items: a comma, `and`, or `or`.
+    `joined` is the separator of its items: a comma, `and`, or `or`.
     """
 
     items: "tuple[Answer, ...]"

@@ -110,7 +110,7 @@ def _solutions(chain: Chain) -> Region:
 
 
 _PLACES = (Fraction(1), Fraction(-3, 7), Fraction(-1031, 5), Fraction(2, 3), Fraction(4409, 8), Fraction(10**7))
-"""Points at which a line is told from other functions."""
+"""Points at which a line is distinguished from other functions."""
 
 
 def _half_line(difference: Expression, sign: str, name: str) -> Region:
@@ -135,7 +135,7 @@ def _half_line(difference: Expression, sign: str, name: str) -> Region:
 
 
 def _sorted(pieces: list[Piece], *, is_decimal: bool) -> Region:
-    """The union of pieces: in order, with those that touch made one."""
+    """The union of pieces: in order; pieces that touch are merged."""
     in_order = sorted(pieces, key=lambda piece: (piece.low is not None, piece.low or Fraction(0), not piece.closed[0]))
     found = list[Piece]()
     for piece in in_order:

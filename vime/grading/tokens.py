@@ -130,7 +130,7 @@ _OPENING, _CLOSING = ("(", "[", "\\{"), (")", "]", "\\}")
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of a formula. Raises Unread for what belongs to none."""
+    """The tokens of a formula. Raises Unread for characters that belong to no token."""
     text = text.strip()
     if len(text) > 1 and text.startswith("$") and text.endswith("$") and not text.endswith("\\$"):
         text = text.strip("$")
@@ -184,7 +184,7 @@ def _next(text: str, position: int, found: list[Token]) -> int:
 
 
 def _number(text: str, position: int, found: list[Token]) -> "re.Match[str] | None":
-    """A number; commas between thousands are read outside brackets only, within which they separate."""
+    """A number. Commas between thousands belong to it only outside brackets; inside, they separate values."""
     depth = sum(token.text in _OPENING for token in found) - sum(token.text in _CLOSING for token in found)
     commas = _COMMAS.match(text, position) if depth <= 0 else None
     return commas or _NUMBER.match(text, position)
@@ -239,7 +239,7 @@ def _command(text: str, position: int, found: list[Token]) -> int:
 
 
 def _font(text: str, position: int, found: list[Token]) -> int:
-    """Reads what stands in `\\text{…}` and the like: a formula, or words."""
+    """Reads the content of `\\text{…}` and the like: a formula, or words."""
     content, end = group(text, position)
     bare = content.strip()
     word = bare.strip(", ").lower()

@@ -30,7 +30,7 @@ class Unit:
 
 
 def _table(dimension: str, **sizes: str) -> dict[str, Unit]:
-    """Units by name, from `size=names` with the size after an underscore in place of the point or slash."""
+    """Units of a dimension by name. Each keyword is names joined by underscores; its value is their size."""
     found = {}
     for names, size in sizes.items():
         for name in names.split("_"):
@@ -71,7 +71,7 @@ _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3}
 
 
 def is_unit(name: str, *, is_word: bool) -> bool:
-    """True if a text behind a number is a unit; letters of a formula are only if they are a known one of at least two letters."""
+    """True if a text behind a number is a unit. Letters of a formula must be a known unit and at least two."""
     if not is_word and len(name) < 2:
         return False
     try:

@@ -1,1 +1,1 @@
-"""All that is loaded into vLLM's processes: its API server as we start it, and what its workers do with weights."""
+"""All that is loaded into vLLM's processes: its API server as we start it, and the workers' handling of weights."""

@@ -20,7 +20,7 @@ from vime.weights.payload import WeightDigest
 
 
 class _DigestingModel:
-    """Stands in for the model while an engine loads: passes each tensor on, hashes it and keeps some of its values."""
+    """Replaces the model while an engine loads: passes each tensor on, hashes it and keeps some of its values."""
 
     def __init__(self, model: Any, digest: WeightDigest, proof: Proof) -> None:
         self._model, self._digest, self._proof = model, digest, proof

@@ -1,7 +1,7 @@
-"""Weights that are loaded beside the old ones take their place between two steps, by one message.
+"""An exchange of weights between two steps, by one message; the new ones were loaded beside the old ones.
 
-In vLLM's own way the engine stands still while four messages come one after the other: to pause, to finish the update, to clear
-the cache, to go on. Here the engine does all of it by itself.
+In vLLM's own protocol the engine is idle while four messages arrive one after the other: to pause, to finish the update, to clear
+the cache, and to go on. Here the engine does all of this by itself.
 """
 
 import time

@@ -22,7 +22,7 @@ Parts = dict[str, tuple[str, ValueSample]]
 
 
 def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str | Comparison]:
-    """Compares each expert of one layer with what was sent; yields an error line for what was not sent."""
+    """Compares each expert of one layer with the sent weights; yields an error line for weights that were not sent."""
     layer = of_layer[0][1].shard.module
     by_expert: dict[int, Parts] = {}
     for name, sample in of_layer:

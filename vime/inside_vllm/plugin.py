@@ -1,8 +1,8 @@
 """The entry point `vllm.general_plugins`, which runs in every vLLM process and registers our weight transports there.
 
-An engine that was started with random weights says so in the weight version of its tokens, until the first sync.
+An engine that was started with random weights marks its tokens with a special weight version, until the first sync.
 
-vLLM loads plugins several times in some processes, so registering twice is no error.
+vLLM loads plugins several times in some processes, so registering twice is not an error.
 """
 
 import logging

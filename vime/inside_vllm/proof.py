@@ -1,9 +1,9 @@
 """The proof that the layers compute with the weights that were sent.
 
-Before an update every weight is erased (`erase.py`), and the layers of a shadow begin so. Of every tensor that passes,
-some columns or rows are kept; after the update each layer is asked for them: a linear layer is multiplied with one-hot vectors,
-which gives columns of its weight without any rounding, also where vLLM holds the weight repacked; an embedding gives rows, an
-expert its output, and a norm or a bias is read. On a GPU nobody waits for the device before all is asked.
+Before an update every weight is erased (`erase.py`); the layers of a shadow begin erased. Some columns or rows of every passing
+tensor are kept, and after the update they are compared with each layer. A linear layer is multiplied with one-hot vectors, which
+gives columns of its weight without any rounding, even where vLLM holds the weight repacked. An embedding gives rows, an expert
+its output, and a norm or a bias is read. On a GPU all of this is queued before anything waits for the device.
 """
 
 import threading
@@ -19,7 +19,7 @@ from vime.inside_vllm.sample import QUANTIZED_TOLERANCE, Comparison, ValueSample
 from vime.inside_vllm.shard import Kind, TensorShard, find_shard
 
 NUM_COLUMNS = 8
-"""Number of columns that are compared of each linear weight; 8 times as many rows of an embedding. Reading them back costs about
+"""Number of columns of each linear weight that are compared; of an embedding, 8 times as many rows. Reading them back costs about
 as much as 8 tokens."""
 NUM_VALUES = 4096
 """Number of elements that are compared of a norm or a bias."""
@@ -76,7 +76,7 @@ class Proof:
 
     @torch.no_grad()
     def check(self, model: Any) -> dict[str, Any]:
-        """Compares the layers with what was sent.
+        """Compares the layers with the weights that were sent.
 
         Returns `num_read`, the `unread` tensors, a line for each `wrong` one, and the `seconds` that it took.
         """
@@ -129,7 +129,7 @@ class Proof:
             yield from ((name, sample, head) for name, sample in rows if sample.shard.module.weight is head.weight)
 
     def _check_forgotten(self, model: Any) -> Iterable[str | Comparison]:
-        """Layers of which nothing was sent, and parts of fused biases, by vLLM's names: they are as `erase` has left them."""
+        """Layers and parts of fused biases for which nothing was sent, by vLLM's names; they are as `erase` has left them."""
         modules = [sample.shard.module for sample in self._samples.values()]
         sent, weights = {id(module) for module in modules}, {id(getattr(module, "weight", None)) for module in modules}
         for (_, parameter_name), samples in self._fused_values().items():

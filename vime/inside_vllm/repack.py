@@ -1,4 +1,4 @@
-"""On a CPU, packs again what vLLM packs when it starts, but not after an update."""
+"""Packs weights again after an update on a CPU, where vLLM packs them only when it starts."""
 
 from typing import Any
 

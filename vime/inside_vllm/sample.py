@@ -23,7 +23,7 @@ class ValueSample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A comparison whose outcome nobody has asked the device for yet.
+    """A comparison whose outcome has not yet been read from the device.
 
     Example: `Comparison(is_right=tensor(True, device="cuda:0"), fault=lambda: "lm_head.weight: nothing was loaded")`.
     """
@@ -52,7 +52,7 @@ def difference(read: torch.Tensor, expected: torch.Tensor) -> str:
 
 
 def is_exact(module: Any) -> bool:
-    """True if a layer's weights are what was loaded, and not rounded to fewer bits."""
+    """True if a layer holds the loaded weights exactly, without rounding to fewer bits."""
     return type(module.quant_method).__name__ in (
         "UnquantizedLinearMethod",
         "UnquantizedEmbeddingMethod",

@@ -1,6 +1,6 @@
-"""On a CPU, layers that take new weights beside those that generate.
+"""Layers that take new weights on a CPU, beside those that generate.
 
-A server that loads in its pause stands still while every weight is copied and packed. A shadow is a second set of the layers that
+A server that loads during its pause is idle while every weight is copied and packed. A shadow is a second set of the layers that
 hold weights: it is loaded and proven while the server goes on under the old weights, and in the pause each layer only exchanges
 its weights with its shadow's. It takes the memory of the weights a second time, until the old ones are freed.
 """
@@ -20,7 +20,7 @@ from vime.machine import available_memory_bytes, memory_bytes
 from vime.weights.payload import NUM_SYNCED_SERVERS
 
 ROOM = 1.5
-"""Memory that a shadow is given, as a share of the weights' size: its layers, and what packing one of them takes meanwhile."""
+"""Memory that a shadow is given, as a share of the weights' size: its layers, and the extra memory to pack one of them."""
 RESERVE = 0.1
 """Share of our memory that stays free; Ray ends processes where less than half of that is left."""
 UNKNOWN_SERVERS = 4
@@ -59,7 +59,7 @@ class Shadow:
         self._prepare()
 
     def finish(self, model_config: Any) -> None:
-        """Packs what was loaded; what was not is NaN."""
+        """Packs the loaded weights; weights that were not loaded are NaN."""
         from vllm.model_executor.model_loader.reload import layerwise, meta
 
         for _, shadow in self._pairs:
@@ -81,7 +81,7 @@ class Shadow:
             _bind(layer, instead_of=shadow)
 
     def release(self) -> None:
-        """Frees what the shadow holds; it cannot be used any more."""
+        """Frees the shadow's memory; it cannot be used any more."""
         for _, shadow in self._pairs:
             shadow._parameters.clear()
             shadow.__dict__.pop("cpu_linear", None)

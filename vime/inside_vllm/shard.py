@@ -18,7 +18,7 @@ class Kind(enum.Enum):
     """The way in which a layer shows the tensor that it computes with."""
 
     linear = "linear"
-    """Its output on a one-hot input is a column of the weight."""
+    """A linear layer, whose output on a one-hot input is a column of the weight."""
     rows = "rows"
     """An embedding gives rows."""
     values = "values"

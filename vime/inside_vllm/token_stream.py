@@ -2,7 +2,7 @@
 
 vLLM reports weight versions with the last token only, so those of a reply that a lost server has cut short would be unknown. It
 sends nothing while a request waits in the queue, its prompt is read, or generation is paused for a weight sync, so a busy server
-could not be told from a lost one.
+could not be distinguished from a lost one.
 """
 
 import logging
@@ -14,7 +14,8 @@ SIGN_OF_LIFE_SECONDS = 5.0
 def enrich_streams() -> None:
     """Makes vLLM's API server in this process add both to every stream of token ids.
 
-    A dead engine then costs one line of the log per stream, not a trace: of hundreds, the traces would take seconds.
+    A dead engine then costs one line of the log per stream instead of a trace; the traces of hundreds of streams would take
+    seconds.
     """
     from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
     from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive

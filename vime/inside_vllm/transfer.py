@@ -1,6 +1,7 @@
 """Weights from files (in shared memory or any folder), and the report that every transport gives on them.
 
-A transport keeps the digest of what arrived, before vLLM fuses and repacks it, and hands it out through `WeightReport`.
+A transport keeps the digest of the tensors that arrived, before vLLM fuses and repacks them, and hands it out through
+`WeightReport`.
 """
 
 import os
@@ -40,7 +41,7 @@ class FileUpdateInfo(WeightTransferUpdateInfo):
 
 
 def erase_weights(model: Any) -> None:
-    """Overwrites all weights with NaN, so that one which does not arrive is noticed; see `vime.inside_vllm.erase`."""
+    """Overwrites all weights with NaN, so that a missing weight is noticed; see `vime.inside_vllm.erase`."""
     erase_what_is_materialized()
     erase(model)
 
@@ -56,9 +57,9 @@ class Arrival:
     mapped: dict[str, list[tuple[str, torch.Tensor]]] = field(default_factory=dict)
     """The tensors of each bucket that is not loaded yet."""
     shadow: Shadow | None = None
-    """Until its weights are exchanged."""
+    """The shadow of the layers, until its weights are exchanged."""
     is_loaded: bool = False
-    """Beside the old weights."""
+    """True if the new weights are loaded beside the old ones."""
     whole: Future[None] | None = None
     """Done once all of it is hashed, and loaded into the shadow if there is one."""
 
@@ -68,7 +69,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
 
     `expect_files` has them mapped and hashed beside the generation that still runs, so that wrong bytes are refused before they
     generate. Where the model allows a shadow (`vime.inside_vllm.shadow`), it is loaded and proven meanwhile as well, and
-    `finish_weight_update` only exchanges weights; elsewhere the pause is for loading. What was hashed is what is loaded: the
+    `finish_weight_update` only exchanges weights; elsewhere the pause is for loading. The hashed bytes are the loaded ones: the
     mapping is kept in between.
     """
 
@@ -92,7 +93,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._products_seconds = 0.0
 
     def init_transfer_engine(self, init_info: FileInitInfo) -> None:
-        """Nothing to set up."""
+        """Does nothing, because files need no set-up."""
 
     def expect_files(self, files: list[str]) -> None:
         """Begins to take in these buckets, and returns at once; without any, it drops those that were expected.
@@ -138,7 +139,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def weight_report(self) -> dict[str, Any]:
         """Digest and number of the tensors that arrived, or `{"pending": True}` while they are hashed or a shadow is loaded.
 
-        `is_loaded` says that they were loaded beside the old weights. Raises what went wrong meanwhile.
+        `is_loaded` says that they were loaded beside the old weights. Raises the error of the work in between.
         """
         arrival = self._arrival
         if arrival.whole is not None:
@@ -149,7 +150,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         return {"pending": False, "is_loaded": arrival.is_loaded, **report}
 
     def prove(self) -> dict[str, Any]:
-        """See `Proof.check`; of a shadow `{"pending": True}` while it is compared, before the exchange and beside the generation.
+        """See `Proof.check`; `{"pending": True}` while a shadow is compared, before the exchange and beside the generation.
 
         `products_seconds` is the time for which a server that is not paused has computed nothing else.
         """
@@ -209,7 +210,7 @@ class WeightReport:
     weight_transfer_engine: Any
 
     def expect_files(self, *files: str) -> None:
-        """Tells the file transport which buckets come next; none, if those it was told of do not come after all."""
+        """Tells the file transport which buckets come next; without arguments, the announced ones will not come after all."""
         self.weight_transfer_engine.expect_files(list(files))
 
     def weight_report(self) -> dict[str, Any]:

@@ -4,8 +4,8 @@
 
 On a CPU vLLM always has a worker process beside its engine's, and spawns both, because a worker reads its OpenMP threads and
 cores from the environment as it starts. Here processes are forked: the parent runs with one OpenMP thread, so there is no thread
-pool that a fork could break, and whoever computes is given its cores and threads first. A model of one worker then lives in the
-engine's process: each step costs no trip between processes, and neither side spins a second in wait of the next.
+pool that a fork could break, and the computing process is given its cores and threads first. A model of one worker then lives in
+the engine's process: a step costs no trip between processes, and neither side spins a second while it waits for the next.
 """
 
 import os
@@ -19,11 +19,11 @@ from vime.inside_vllm.token_stream import enrich_streams
 from vime.processes.secret import VARIABLE, RequireSecret
 
 NOT_ON_CPU = ("sklearn", "scipy", "triton")
-"""Packages that vLLM and transformers import where they are installed, for what no text model on a CPU needs."""
+"""Packages that vLLM and transformers import where they are installed, and that text models on a CPU do not need."""
 
 
 def leave_out_on_cpu() -> None:
-    """Without a GPU, makes these packages look as if they were not installed: a fifth of what a server computes to start."""
+    """Hides these packages on a machine without a GPU; this saves a fifth of the computation of a server's start."""
     import torch
 
     if not torch.cuda.is_available():
@@ -62,7 +62,7 @@ def fork_on_cpu() -> None:
 
 
 def pause_at_once() -> None:
-    """Makes `/pause` answer as soon as the engine stands still.
+    """Makes `/pause` answer as soon as the engine is idle.
 
     vLLM waits another 20 ms, so that outputs from before the pause tend to arrive before its answer. A weight sync is often
     shorter than that, and a token's weight version is noted in the engine.
@@ -110,7 +110,7 @@ def _bound(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def main() -> None:
-    """Runs the server until it is told to stop."""
+    """Runs the server until a signal stops it."""
     leave_out_on_cpu()
     fork_on_cpu()
     enrich_streams()

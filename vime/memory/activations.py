@@ -14,8 +14,8 @@ k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the tra
 - experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps
   `5·E + 24·k` bytes.
 
-Times all layers, because a stage keeps as many micro-batches as there are stages, and `1 + (S-1)/(S·V)` for V rounds of an
-interleaved pipeline of S stages. With recomputation a layer keeps its input, and one layer is whole.
+The sum is multiplied by the number of all layers, because a stage keeps one micro-batch per stage, and by `1 + (S-1)/(S·V)` for V
+rounds of an interleaved pipeline of S stages. With recomputation a layer keeps only its input, and one layer keeps everything.
 
 Besides: the last norm, cosines and sines, and the states from which tokens are predicted, at most all of the row, undivided.
 """

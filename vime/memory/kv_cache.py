@@ -8,7 +8,7 @@ from vime.memory.processes import server_memory
 from vime.model.size import kv_bytes_per_token
 
 LEAST_ROLLOUTS = 256
-"""Rollouts at a time where the KV cache holds fewer, or nobody knows: those that wait for a tool hold no place in it."""
+"""Rollouts at a time if the KV cache holds fewer or its size is unknown; rollouts that wait for a tool take no place in it."""
 
 
 def trained_groups(config: RunConfig) -> list[ServerGroup]:
@@ -18,13 +18,13 @@ def trained_groups(config: RunConfig) -> list[ServerGroup]:
 
 
 def kv_cache_tokens(config: RunConfig, server: ServedModelConfig) -> float:
-    """Tokens of which one server of the trained model holds keys and values, on all its GPUs together."""
+    """Tokens whose keys and values fit into one server of the trained model, on all its GPUs together."""
     held = server_memory(config, server)["KV cache"] * server.tensor_parallel_size
     return held / kv_bytes_per_token(config.model, config.trainer.precision)
 
 
 def num_concurrent_rollouts(config: RunConfig) -> int:
-    """Rollouts that all workers together run at a time: `max_concurrent_rollouts` of each, or what the KV caches hold.
+    """Rollouts that all workers together run at a time: `max_concurrent_rollouts` of each, or as many as fit the KV caches.
 
     A sequence grows to `max_model_len` at most and holds half of that on average while it does; a server takes no more than
     `max_num_seqs`. With prefill and decode apart those that decode count.

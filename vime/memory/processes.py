@@ -10,7 +10,7 @@ and E expert-parallel sizes:
 - host memory of a rank on GPUs that it shares with servers, page-locked: what it keeps there while they work, `b·R` and the
   optimizer; and `b·R` for the reference;
 - the optimizer's step takes nothing on top, because Adam is fused;
-- a reserve on each GPU, for what no formula counts: a context and NCCL's buffers of each process, also of those that sleep;
+- a reserve on each GPU, for what no formula counts: a context and NCCL's buffers of each process, including sleeping ones;
 - weights of a server: `b·P / T_server`; the KV cache has what is left of `gpu_memory_utilization`, at
   `2·layers·kv_heads·head_dim·b / T_server` bytes per token.
 """
@@ -28,11 +28,11 @@ from vime.model.size import BYTES, num_expert_parameters, num_parameters
 
 GIB = 2**30
 TRAINER_RESERVE = 3.0 * GIB
-"""Kept for what a trainer rank has beside its tensors. Of one rank 2.1 to 2.8 GiB were measured on an H100 and an H200: a context
-0.6, NCCL 0.5, the rest kernels and workspaces of libraries (`tools/gpu_check.py`); with more ranks NCCL takes more."""
+"""Memory reserved for a trainer rank beside its tensors. For one rank 2.1 to 2.8 GiB were measured on an H100 and an H200: a
+context 0.6, NCCL 0.5, the rest kernels and workspaces of libraries (`tools/gpu_check.py`); with more ranks NCCL takes more."""
 SLEEPER_RESERVE = 1.0 * GIB
-"""Kept for what a sleeping server does not give back: a context (0.6 GiB of a trainer rank), NCCL's buffers and captured
-graphs. It was not measured of a server."""
+"""Memory that a sleeping server does not give back: a context (0.6 GiB in a trainer rank), NCCL's buffers and captured graphs. It
+was not measured on a server."""
 
 
 def trainer_memory(config: RunConfig) -> dict[str, float]:
@@ -69,7 +69,7 @@ def second_weight_bytes(config: RunConfig, num_parameters: float) -> float:
 
 
 def reserved_bytes(config: RunConfig) -> float:
-    """Bytes that are kept free of a trainer rank's GPU for what no formula counts; 0 without GPUs."""
+    """Bytes reserved on a trainer rank's GPU for memory that no formula counts; 0 without GPUs."""
     if not config.cluster.gpus_per_node:
         return 0.0
     sleepers = 0

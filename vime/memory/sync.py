@@ -1,9 +1,9 @@
 """Memory at a sync on GPUs that trainer and servers share, in bytes, from the configuration alone.
 
-There are two moments at which both hold memory. `loading`: the trainer's weights, the buffers of their export, and the weights
-of the trained model's servers. `probing`: the trainer's weights, with which the servers' logprobs are compared, and all servers
-with their KV caches. What processes keep besides (a CUDA context, NCCL's buffers, captured graphs) is in reserve; that of servers
-that are awake is part of what they may take.
+There are two moments at which both hold memory. `loading`: the trainer's weights, the buffers of their export, and the weights of
+the trained model's servers. `probing`: the trainer's weights, with which the servers' logprobs are compared, and all servers with
+their KV caches. Other memory of processes (a CUDA context, NCCL's buffers, captured graphs) is in reserve; for servers that are
+awake it is part of what they may take.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ def sync_memory(config: RunConfig) -> dict[str, dict[str, float]]:
 
 
 def _servers_by_gpu(config: RunConfig) -> tuple[dict[GPU, float], dict[GPU, float]]:
-    """Bytes on each GPU: of the weights of the trained model's servers, and of everything that servers may take."""
+    """Bytes on each GPU: for the weights of the trained model's servers, and for everything that servers may take."""
     loaded: defaultdict[GPU, float] = defaultdict(float)
     whole: defaultdict[GPU, float] = defaultdict(float)
     for name, places in server_places(config).items():

@@ -1,7 +1,7 @@
 """The memory that the tokens of a batch take, from the configuration alone: in Ray's object store and in the driver.
 
-An accepted sample is 13 bytes a token at most (`vime.types.COLUMNS`). The driver keeps finished groups, of as many batches as may
-wait for the trainer; Ray's store holds a batch while its ranks train on it, and groups on their way to the driver.
+An accepted sample takes at most 13 bytes per token (`vime.types.COLUMNS`). The driver keeps the finished groups of all batches
+that may wait for the trainer. Ray's store holds a batch while its ranks train on it, and groups on their way to the driver.
 """
 
 from vime.config import AlgorithmName, RunConfig
@@ -29,5 +29,5 @@ def object_store_bytes(config: RunConfig) -> int:
 
 
 def driver_bytes(config: RunConfig) -> int:
-    """Bytes of finished groups in the driver: of the batch in training, and of the batches that `max_staleness` lets wait."""
+    """Bytes of finished groups in the driver: the batch in training, and the batches that may wait by `max_staleness`."""
     return batch_bytes(config) * (config.rollout.max_staleness + 1)

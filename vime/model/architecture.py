@@ -74,7 +74,7 @@ def checkpoint_folder(checkpoint: str) -> Path:
 def read_architecture(folder: Path, *, rope_parameters: dict[str, Any] | None = None) -> Architecture:
     """Reads `config.json` as transformers 4 or 5 wrote it; `rope_parameters`, if there are any, replace the checkpoint's.
 
-    Raises `ConfigError` for what has no Megatron counterpart here.
+    Raises `ConfigError` for settings without a Megatron counterpart here.
     """
     raw = json.loads((folder / "config.json").read_text())
     family = family_of(raw["model_type"]) if raw.get("model_type") in [each.value for each in Family] else None

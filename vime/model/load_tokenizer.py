@@ -1,7 +1,7 @@
 """Loads the tokenizer of a checkpoint, without PyTorch where its class is known.
 
-`transformers.AutoTokenizer` imports PyTorch and much of transformers before it loads anything, which is most of what a rollout
-worker would otherwise do and hold at its start.
+`transformers.AutoTokenizer` imports PyTorch and much of transformers before it loads anything. This would be most of the time and
+memory of a rollout worker's start.
 """
 
 import json

@@ -5,10 +5,10 @@ from vime.model.families import family_of
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
 LOGITS_IN_CHUNK = 2**26
-"""The trainer projects so many logits at once on a CPU: 256 MiB in float32."""
+"""Logits that the trainer computes at once on a CPU: 256 MiB in float32."""
 LOGITS_IN_CUDA_CHUNK = 2**28
-"""The same on a GPU, where they are never held in float32: 512 MiB in bfloat16. Each chunk adds to the gradient of the head's
-weight once, and in small chunks that takes longer than the products."""
+"""Logits that the trainer computes at once on a GPU, where they are never held in float32: 512 MiB in bfloat16. Each chunk adds
+to the gradient of the head's weight once, and with small chunks this takes longer than the products."""
 
 
 def num_parameters(model: ModelConfig) -> int:
@@ -35,7 +35,7 @@ def num_expert_parameters(model: ModelConfig) -> int:
 
 
 def checkpoint_bytes(model: ModelConfig) -> int:
-    """One checkpoint of a run: the weights in float32 and their two moments."""
+    """Bytes of one checkpoint of a run: the weights in float32 and their two moments."""
     return num_parameters(model) * 12
 
 

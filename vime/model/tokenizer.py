@@ -10,7 +10,7 @@ from vime.errors import Problem
 def tokenizer_problems(folder: Path, *, key: str, value: object) -> list[Problem]:
     """Token ids that the model has not, and special tokens with other ids than the model was trained with.
 
-    Only what `tokenizer.json`, or `vocab.json`, and the configurations say is compared; what is not given is not missed.
+    Only what `tokenizer.json`, or `vocab.json`, and the configurations say is compared; absent fields are not reported.
     """
     try:
         ids = _token_ids(folder)

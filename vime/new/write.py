@@ -16,7 +16,7 @@ VALUES = ("null", "true", "false", "inf", "nan")
 
 
 def write_agent(words: list[str]) -> str:
-    """Writes the folder that `vime new` is asked for; returns what to say about it.
+    """Writes the folder that `vime new` is asked for; returns a text about it for the user.
 
     Raises `ConfigError`, and writes nothing, if the words are not one name that is free.
     """

@@ -112,9 +112,9 @@ class Buffer:
         return [group for group in groups if group is not None]
 
     def late(self, num_groups: int, *, version: int, max_staleness: int, num_spare: int = 0) -> list[int]:
-        """The unfinished groups for which a batch waits although there are enough others, once half of all groups have finished.
+        """Unfinished groups that a batch waits for although there are enough others; none until half of all groups have finished.
 
-        Before that their rollouts are no slower than most.
+        Before that, their rollouts are not slower than most.
         """
         chosen = self._chosen(num_groups, oldest=version - max_staleness)
         if chosen is None or 2 * self.num_finished < len(self):

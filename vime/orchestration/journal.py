@@ -1,6 +1,7 @@
 """Finished groups on disk from the moment they finish, so that a run that is killed between two checkpoints does not lose them.
 
-A part of the journal begins with every checkpoint: `step_000012.jsonl` holds what finished since the state of step 12 was taken.
+A part of the journal begins with every checkpoint: `step_000012.jsonl` holds the groups that finished since the state of step 12
+was taken.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ class Journal:
             logger.warning("%s cannot be written (%s): were the run killed now, a group would be generated again", path, error)
 
     def recall(self, step: int) -> int:
-        """Reads what finished after the checkpoint of `step` under its weights or older ones; returns how many groups.
+        """Reads the groups that finished after the checkpoint of `step` under its weights or older ones; returns how many groups.
 
         What was sampled from later weights is left out: those weights were lost with the steps that made them.
         """

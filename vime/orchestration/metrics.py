@@ -76,7 +76,7 @@ def _times_and_counts(rollouts: list[Rollout]) -> dict[str, float]:
 
 
 def _sessions(counts: Counter[str]) -> dict[str, float]:
-    """The requests of agents that call their model over HTTP, and how well their conversations go on from what was sampled."""
+    """Metrics of agents' requests to their model over HTTP, and of how well conversations continue sampled replies."""
     found = Counter({name.removeprefix(SESSION): number for name, number in counts.items() if name.startswith(SESSION)})
     if not (found["calls"] or found["refused"]):
         return {}

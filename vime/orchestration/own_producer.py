@@ -36,7 +36,7 @@ class GroupRunner:
         self._tally = Tally(config)
 
     async def run_group(self, prompt: Prompt, *, num_rollouts: int | None = None) -> Group:
-        """The rollouts of one prompt, `rollout.num_samples_per_prompt` of them unless told otherwise; none has older tokens.
+        """The rollouts of one prompt, by default `rollout.num_samples_per_prompt` of them; none has older tokens.
 
         Raises InfrastructureError when too large a share of all rollouts since the last batch has failed.
         """
@@ -60,7 +60,7 @@ class OwnProducer:
     """Adapts a user's class (`rollout.producer`) to the interface of `vime.orchestration.producer.Producer`."""
 
     def __init__(self, config: RunConfig, *, path: str, source: PromptStream, runner: Runner, version: int) -> None:
-        """Makes the user's object, with the servers at weight `version`. Raises HookError with whatever it raises."""
+        """Makes the user's object, with the servers at weight `version`. Raises HookError for any error that it raises."""
         self._config, self._path = config.rollout, path
         self._runner = GroupRunner(config.rollout, runner, version=version)
         with naming(KEY, path):
@@ -82,7 +82,7 @@ class OwnProducer:
     async def batch(self) -> tuple[list[Group], dict[str, float]]:
         """The user's next batch, and counts of its failures.
 
-        Raises HookError, which names the class, for what it raises and for a batch that breaks its contract.
+        Raises HookError, which names the class, for any error that it raises and for a batch that breaks its contract.
         """
         version = self._runner.version
         with naming(KEY, self._path):
@@ -120,7 +120,7 @@ class OwnProducer:
                 self._own.load(state["own"])
 
     async def stop(self) -> None:
-        """Lets the user's object end what it still runs; an error is only logged, because the run is over."""
+        """Lets the user's object stop what it still runs; an error is only logged, because the run has ended."""
         if hasattr(self._own, "stop"):
             try:
                 await asyncio.wait_for(self._own.stop(), self._config.max_blocked_seconds)

@@ -19,7 +19,7 @@ from vime.types import Group, Prompt, StopReason
 from vime.workers.group_run import Progress, Resampled
 
 ASK_AGAIN_SECONDS = 0.5
-"""While a batch waits for a late group, one of whose stale rollouts was still at work when it was asked about."""
+"""Interval at which a waiting batch asks again for late groups to be resampled; their stale rollouts may have been at work."""
 
 
 class PromptStream(Protocol):
@@ -62,7 +62,7 @@ class Producer:
         self._version = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._resampling: dict[int, asyncio.Task[bool]] = {}
-        """Requests to sample the stale rollouts of late groups again, by slot; whether it could be done."""
+        """Requests to sample the stale rollouts of late groups again, by slot; a result is True if that was possible."""
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
         self._tally = Tally(config)

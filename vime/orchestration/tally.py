@@ -32,15 +32,15 @@ class Tally:
         self._at_work: set[tuple[int, int]] = set()
         self._causes: Counter[str] = Counter()
         self._tracebacks: dict[str, str] = {}
-        """One for each cause that a hook raised."""
+        """A traceback for each cause that a hook raised."""
         self._failed_groups: deque[Group] = deque(maxlen=MAX_KEPT)
         self._filter_error = ""
         self._given_up = ""
-        """The last prompt that was given up, and why."""
+        """The last prompt that was given up, with the reason."""
 
     @contextmanager
     def asked(self, slot: int, prompt: Prompt, num_rollouts: int) -> Iterator[None]:
-        """While the rollouts of a group are at work: shares of failures are taken over these as well."""
+        """Counts the rollouts of a group in the shares of failures while the block runs, although they have not ended."""
         key = (slot, prompt.index)
         self._asked[key] = num_rollouts
         self._at_work.add(key)
@@ -95,7 +95,7 @@ class Tally:
         self._filter_error = f"{type(error).__name__}: {error}"
 
     def problem(self) -> InfrastructureError | None:
-        """The reason to end the run, if the counts since the last batch leave no hope for it."""
+        """The error to end the run with, if the counts since the last batch show that it cannot continue."""
         for find in (self._failed, self._refused, self._no_prompts, self._filtered, self._filter_broken):
             if (text := find()) is not None:
                 return InfrastructureError(text, groups=self._failed_groups)

@@ -1,4 +1,4 @@
-"""From the command line to a `RunConfig`: composes `conf/` with Hydra, reports every mistake, and leaves OmegaConf behind.
+"""Makes a `RunConfig` from the command line: composes `conf/` with Hydra, reports every mistake, and leaves OmegaConf behind.
 
 Nothing is written here: the run folder is only named (`outputs/<name>/<time>`, or with `resume=true` the newest there).
 """
@@ -34,7 +34,7 @@ REHEARSALS = "rehearsals"
 """Folder beside those of runs."""
 PROCESSOR = Path("/proc/cpuinfo")
 BFLOAT16_PRODUCTS = {"amx_bf16", "avx512_bf16"}
-"""Capabilities of a processor, by Linux's names, with each of which it multiplies bfloat16."""
+"""Processor capabilities, by Linux's names; any of them enables products of bfloat16."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +84,7 @@ ConfigStore.__deepcopy__ = lambda store, memo: store  # pyright: ignore[reportAt
 
 
 def share(total: int, *sizes: int) -> int:
-    """`total` divided by all sizes, at least 1: what is left for data parallelism or for replicas."""
+    """`total` divided by all sizes, at least 1: the rest for data parallelism or for replicas."""
     for size in sizes:
         total //= max(1, size)
     return max(1, total)
@@ -107,7 +107,7 @@ def fast_precision() -> str:
 
 
 def package_folder(package: str, folder: str) -> str:
-    """Absolute path of a folder inside an installed package, wherever the program is started.
+    """Absolute path of a folder inside an installed package, for a program that is started in any folder.
 
     Raises `ModuleNotFoundError` if there is no such package.
     """
@@ -120,8 +120,8 @@ def package_folder(package: str, folder: str) -> str:
 def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None = None) -> Composed:
     """Composes the configuration of one run.
 
-    Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with what `check`
-    finds in the rest of them.
+    Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with the problems that
+    `check` finds in the rest of them.
     """
     words = with_search_path(overrides)
     register_schemas()

@@ -21,7 +21,7 @@ from vime.preflight.compose import register_schemas
 
 WIDTH = 120
 NAME = "NAME"
-"""Stands in a key for the name of an entry of a dictionary, or for the number of an entry of a list."""
+"""Placeholder in a key for the name of an entry of a dictionary, or for the number of an entry of a list."""
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a dictionary"}
 
 
@@ -34,7 +34,7 @@ class Setting:
 
     key: str
     default: str | None
-    """None for a group of settings."""
+    """The default value; None for a group of settings."""
     values: str
     text: str
 
@@ -47,7 +47,7 @@ def help_topics(words: list[str]) -> list[str]:
 def show_documentation(topics: list[str]) -> str:
     """Key, default, allowed values and documentation of every setting under the topics, which are keys or groups of keys.
 
-    Raises `ConfigError` for a topic that is no key.
+    Raises `ConfigError` for a topic that is not a key.
     """
     every = list(settings())
     chosen = {topic: [setting for setting in every if _is_under(setting.key, topic)] for topic in topics}
@@ -127,7 +127,7 @@ def _default_of(field: dataclasses.Field[Any]) -> str:
 
 
 def _is_under(key: str, topic: str) -> bool:
-    """True if a key is the topic or below it; any name in the topic stands for NAME."""
+    """True if a key is the topic or below it; NAME in a key matches any name in the topic."""
     names, wanted = key.split("."), topic.split(".")
     return len(names) >= len(wanted) and all(name in (NAME, word) for name, word in zip(names, wanted))
 

@@ -33,7 +33,7 @@ LAUNCHER, SWEEPER, BASIC = "hydra/launcher", "hydra/sweeper", "basic"
 PACKAGES = {"joblib": "hydra-joblib-launcher", "submitit_local": "hydra-submitit-launcher"}
 """Launchers besides the basic one, and the packages that bring them."""
 ONE_RUN = ("hydra.mode=RUN", "hydra.sweeper.params=null")
-"""Words that make a point a single run, whatever its recipe asks for; without them it would start the sweep again."""
+"""Words that make a point a single run, even if its recipe is a sweep; without them it would start the sweep again."""
 
 
 def refused(choices: Mapping[Any, Any]) -> list[Problem]:
@@ -82,7 +82,7 @@ def run_point(words: list[str]) -> int:
     """Runs one point of a sweep in a separate process, with the words of its command line; returns the exit code.
 
     On Ctrl-C the process is terminated and waited for, `STOP_SECONDS` at most, and KeyboardInterrupt is raised again. It is in a
-    session of its own, where the terminal does not interrupt it as well, since a second interrupt would break off its end."""
+    session of its own, where the terminal does not interrupt it as well, since a second interrupt would abort its shutdown."""
     command = [sys.executable, "-m", "vime.run", *ONE_RUN, *words]
     process = subprocess.Popen(command, start_new_session=True, preexec_fn=partial(die_with_parent, signal.SIGTERM))
     try:

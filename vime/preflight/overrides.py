@@ -1,7 +1,7 @@
 """Composes `conf/` word by word, so that one wrong override does not hide the others.
 
-Hydra's own `compose` raises at the first mistake. Here choices of groups are checked against the files that exist, the
-tree is composed from those that do, and every other override is applied by itself; what fails becomes a `Problem`.
+Hydra's own `compose` raises at the first mistake. Here choices of groups are checked against the files that exist, the tree is
+composed from those that do, and every other override is applied separately; each failure becomes a `Problem`.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ LISTED_GROUPS = ("algorithm", "preset", "cluster", "model", "logger")
 
 
 class Composition:
-    """The overrides of one command line on their way to a tree; `problems` holds what is wrong with them."""
+    """The overrides of one command line on their way to a tree; `problems` collects the mistakes in them."""
 
     def __init__(self, words: list[str]) -> None:
         self.problems: list[Problem] = []
@@ -61,7 +61,7 @@ class Composition:
         return tree
 
     def _prefer_paths(self, values: list[Override], tree: DictConfig) -> None:
-        """A path of data that a word gives stands in place of the generator, with its number of rows, that an option brought."""
+        """Lets a data path that a word gives replace the generator, and its number of rows, that an option has set."""
         given = {override.key_or_group for override in values if not override.is_delete()}
         for key in given:
             dataset = node_at(tree, key.removesuffix(".path"))

@@ -6,7 +6,7 @@ A folder has the layout of ours (`method/mine.yaml` is the option `+method=mine`
 * as `conf/` in the current folder, if it holds the file `vime.yaml`, so that the Hydra folder of another project is not read,
 * as `conf/` in the package of an entry point of the group `vime.methods`.
 
-Hydra is told of all of them by one word, `hydra.searchpath=[…]`.
+All of them reach Hydra in one word, `hydra.searchpath=[…]`.
 """
 
 import functools
@@ -116,7 +116,7 @@ def _is_search_path(word: str) -> bool:
 
 
 def _entries(word: str, problems: list[Problem]) -> list[str]:
-    """The folders and packages that a word names; a word that is no list of them is a problem."""
+    """The folders and packages that a word names; a word that is not a list of them is a problem."""
     try:
         value: Any = OverridesParser.create().parse_override(word).value()
     except HydraException:

@@ -35,7 +35,7 @@ from vime.report.tables import measured_rows, spread_text
 from vime.warm.client import OwnHost
 
 PIPE_WIDTH = 10_000
-"""Columns where nobody's terminal breaks lines."""
+"""Columns, more than any terminal has, so that lines are not broken."""
 SWEEP_NAME = "sweep_%Y-%m-%d_%H-%M-%S"
 
 
@@ -136,7 +136,7 @@ def _without_globs(words: list[str]) -> list[str]:
 
 
 def scores_of(run: Path) -> dict[str, str]:
-    """For each data set of a finished run the score of its last row, which is the trained agent's where there is one."""
+    """The score of the last row for each data set of a finished run; this is the trained agent's row if there is one."""
     summary = read_summary(run)
     if summary is None:
         return {}

@@ -1,4 +1,4 @@
-"""Finds problems in a composed tree: unknown keys, missing values and wrong types, each with what to write instead."""
+"""Finds problems in a composed tree: unknown keys, missing values and wrong types, each with a suggested correction."""
 
 import dataclasses
 import difflib
@@ -13,7 +13,7 @@ from vime.config.ranges import Range, ranges_of
 from vime.errors import Problem
 
 SIBLING, LEAF = 0.65, 0.75
-"""Least likeness of two names (0 to 1) for one to be suggested: of keys of the same group, and of settings anywhere."""
+"""Least likeness of two names (0 to 1) for a suggestion: between keys of the same group, and between settings anywhere."""
 MOST_LEAVES = 3
 
 

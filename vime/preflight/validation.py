@@ -149,7 +149,7 @@ def find_problems(config: RunConfig) -> list[Problem]:
 
 
 def problems_here(config: RunConfig) -> list[Problem]:
-    """All problems of a configuration on this machine, also of a rehearsal's own."""
+    """All problems of a configuration on this machine, including those of a rehearsal's own configuration."""
     return _problems_by((*RULES, *MACHINE_RULES), config)
 
 

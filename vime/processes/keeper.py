@@ -31,7 +31,7 @@ class State(Enum):
     down = auto()
     starting = auto()
     healthy = auto()
-    """Its health check answers, but `prepare` is not done."""
+    """The program's health check answers, but `prepare` is not done."""
     ready = auto()
     given_up = auto()
 
@@ -40,7 +40,7 @@ class Keeper:
     """One program from launch to stop. All methods are coroutines of one event loop."""
 
     def __init__(self, spec: ProgramSpec, *, is_successor: bool = False) -> None:
-        """A successor takes the place of a lost keeper: it restarts the program also if its own first start fails."""
+        """A successor takes the place of a lost keeper: it restarts the program even if its own first start fails."""
         self.state = State.down
         self.process = ProgramProcess(spec)
         self._events = Events(spec.name)
@@ -94,7 +94,7 @@ class Keeper:
         self.raise_if_given_up()
 
     async def trouble(self) -> str:
-        """Empty if the program is ready, else what happened to it last; raises ServerError if it was given up."""
+        """The last fault of the program, empty if it is ready; raises ServerError if it was given up."""
         self.raise_if_given_up()
         return "" if self.is_ready else self._events.last
 
@@ -107,7 +107,7 @@ class Keeper:
         return self._events.take()
 
     async def pid(self) -> int | None:
-        """Process id of what was launched: the supervisor's parent, the program's grandparent."""
+        """Id of the launched process: the supervisor's parent, the program's grandparent."""
         return self.process.pid()
 
     async def set_command(self, command: list[str], *, restart: bool) -> None:
@@ -135,7 +135,7 @@ class Keeper:
             raise ServerError(self._failure)
 
     def hold_launches(self) -> None:
-        """From now on a program that is down is not launched."""
+        """Stops launches: from now on, a program that is down is not launched."""
         self._may_launch.clear()
 
     def allow_launches(self) -> None:
@@ -196,7 +196,7 @@ class Keeper:
         return fault
 
     async def _until_lost(self, health: Health) -> Fault:
-        """Whichever shows first: the process ends, its health check fails, or a subclass finds a fault."""
+        """Waits for the first of these: the process ends, its health check fails, or a subclass finds a fault."""
         watches = [asyncio.create_task(health.until_lost()), asyncio.create_task(self.until_fault())]
         try:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
@@ -212,7 +212,7 @@ class Keeper:
         self._settled.set()
 
     def _keeping_ended(self, keeping: "asyncio.Task[None]") -> None:
-        """A keeper that fails itself must not leave others waiting."""
+        """Gives the program up if the keeper itself failed, so that nothing waits for it forever."""
         if not keeping.cancelled() and (error := keeping.exception()) is not None:
             self._give_up(repr(error))
 

@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0
 SILENCE_SECONDS = 60.0
-"""An actor that says nothing for so long is made again."""
+"""Silence of an actor after which it is replaced."""
 ANSWER_SECONDS = 10.0
 STOP_SECONDS = 2 * END_SECONDS + 10.0
-"""For an actor to end its program, by force in the end."""
+"""Time limit for an actor to end its program, finally by force."""
 NAME_SECONDS = 30.0
 """Longest time for which Ray may keep the name of an actor that is gone."""
 START_MARGIN_SECONDS = 60.0
-"""For what comes before a program's own start: Ray makes its actor."""
+"""Time allowed before a program's own start, in which Ray makes its actor."""
 
 
 def program_spec(name: str, command: list[str], *, place: Place, nodes: Nodes, run_dir: Path, **more: Any) -> ProgramSpec:

@@ -1,11 +1,11 @@
-"""Runs one program and sees to it that nothing of it outlives its owner, however the owner dies.
+"""Runs one program and ensures that no part of it outlives its owner, no matter how the owner dies.
 
     python -m vime.processes.launch --owner PID [--driver PID] [--remove FOLDER]... -- COMMAND ...
 
-Two processes: the one that is started only waits and passes the exit code on, and its child supervises the program. So
-whichever of owner, waiter, supervisor and program is killed (Ray kills the children of a dying actor), another is left to end
-the program's whole tree and to remove its entries in /dev/shm, and the given folders if the driver is gone. The program's output
-passes through the supervisor, so that a full disk costs lines of the log and not the program.
+Two processes: the one that is started only waits and passes the exit code on, and its child supervises the program. So if any one
+of owner, waiter, supervisor and program is killed (Ray kills the children of a dying actor), another is left to end the program's
+whole tree and to remove its entries in /dev/shm, and the given folders if the driver is gone. The program's output passes through
+the supervisor, so that a full disk costs lines of the log and not the program.
 """
 
 import argparse
@@ -122,7 +122,7 @@ class Supervisor:
 
 
 def _copy(source: int) -> None:
-    """Copies the program's output to our own until it ends; what does not fit on a full disk is lost."""
+    """Copies the program's output to our own until it ends; output that does not fit on a full disk is lost."""
     while chunk := os.read(source, LOG_CHUNK_BYTES):
         with contextlib.suppress(OSError):
             os.write(1, chunk)

@@ -1,7 +1,7 @@
-"""Sends what a process of Ray writes to a file of the run folder: its stdout, its stderr and its log records.
+"""Sends the output of a Ray process to a file of the run folder: its stdout, its stderr and its log records.
 
-Ray keeps them in a temporary folder that is removed with the run. The file has a limit: what grew beyond it is moved to a second
-file, which holds the last of what stood before.
+Ray keeps them in a temporary folder that is removed with the run. The file has a size limit: when it is exceeded, the last part
+of the file is moved to a second file.
 """
 
 import logging
@@ -16,9 +16,9 @@ from vime.surroundings import PatientStream
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_BYTES = 32 * 2**20
-"""Beyond this the file is emptied, and its last so many bytes are kept in the second file."""
+"""Size limit of a file in bytes. A longer file is emptied, after its last `MAX_BYTES` are copied to the second file."""
 LOOK_SECONDS = 5.0
-"""Interval at which the size is looked at; what is written in between may exceed the limit."""
+"""Interval at which the size is looked at; output in between may exceed the limit."""
 COPY_BYTES = 2**20
 logger = logging.getLogger(__name__)
 _paths: list[Path] = []
@@ -26,7 +26,7 @@ _paths: list[Path] = []
 
 
 def send_output_to(path: Path) -> None:
-    """From now on this process writes to the end of a file, also what libraries in C and programs that it starts write.
+    """Redirects this process's output to the end of a file, including the output of C libraries and of programs that it starts.
 
     `worker-0.log` and `worker-0.earlier.log`, which takes its place once it is full, hold at most `MAX_BYTES` each.
     """
@@ -50,7 +50,7 @@ def send_output_to(path: Path) -> None:
 
 
 def shorten(path: Path, *, max_bytes: int) -> None:
-    """Empties a file of more than `max_bytes`, after its last lines of at most so many bytes are copied to `….earlier.log`.
+    """Empties a file of more than `max_bytes`, after its last lines, up to `max_bytes`, are copied to `….earlier.log`.
 
     The file itself stays, because programs that the process has started hold it open; all of them write at its end. A line that
     is written between copy and emptying is lost. Raises OSError, with the file emptied, if the disk has no room for the copy.

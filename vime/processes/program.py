@@ -31,14 +31,14 @@ LISTEN = "{listen}"
 """Placeholder in a command for the address that the program binds."""
 LOG_TAIL_BYTES = 4000
 END_SECONDS = 30.0
-"""A supervisor that has not ended its program after so long (because it is stopped, say) is killed with its whole tree."""
+"""Time limit for a supervisor to end its program; after it (a supervisor may be stopped) its whole tree is killed."""
 PORT_SECONDS = 10.0
 """Longest wait for a port that the program's last process may still hold."""
 POLL_SECONDS = 0.1
 SAID_BYTES = 2**20
 _KILLED_ENGINE = re.compile(r"Failed core proc\(s\): \{[^}]*: -9\b|engine core exited unexpectedly")
 _FAILED_ENGINE = "encountered a fatal error"
-"""Says vLLM of an engine that was killed, and of one that has ended itself; then the former, too."""
+"""Messages of vLLM about an engine that was killed, and about one that has ended itself, for which both are logged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ class ProgramSpec:
     environment: dict[str, str | None] = field(default_factory=dict)
     """Variables added to the actor's environment; None removes one."""
     secret: str | None = field(default=None, repr=False)
-    """Without this secret the program answers nothing but its health check (`vime.processes.secret`)."""
+    """The secret without which the program answers only its health check (`vime.processes.secret`)."""
     remove: list[str] = field(default_factory=list)
     """Folders to remove when the run is gone (weight payloads in shared memory)."""
     driver_pid: int | None = None
@@ -83,7 +83,7 @@ class ProgramProcess:
     def __init__(self, spec: ProgramSpec) -> None:
         self.spec = spec
         self.launch_id = 0
-        """Different for every launch, also by an object that takes the place of this one."""
+        """An id that differs for every launch, including launches by an object that takes the place of this one."""
         self._process: subprocess.Popen[bytes] | None = None
         self._killed_before = self._log_bytes = 0
         """Processes that the kernel had killed for want of memory, and the log's size, when this one was launched."""
@@ -136,7 +136,7 @@ class ProgramProcess:
                 log.write(f"the log of this program goes on in {earlier}\n")
 
     def pid(self) -> int | None:
-        """Process id of what was launched: the supervisor's parent, the program's grandparent."""
+        """Id of the launched process: the supervisor's parent, the program's grandparent."""
         return self._process.pid if self._process is not None else None
 
     def exit_code(self) -> int | None:
@@ -160,7 +160,7 @@ class ProgramProcess:
         return f": {cause} memory ran out, of which {memory_bytes() / 2**30:.1f} GiB are ours: give more, or take less"
 
     def _said(self) -> str:
-        """The end of what the program has logged since its launch."""
+        """The end of the program's log since its launch."""
         with contextlib.suppress(OSError), Path(self.spec.log).open("rb") as log:
             log.seek(max(self._log_bytes, os.path.getsize(self.spec.log) - SAID_BYTES))
             return log.read(SAID_BYTES).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Makes sure that no process of a run outlives its driver, also after a kill -9, which Ray's own agents do not always notice.
+"""Makes sure that no process of a run outlives its driver, even after a kill -9, which Ray's own agents do not always notice.
 
     python -m vime.processes.reaper --owner PID --remove FOLDER...
 
@@ -47,7 +47,7 @@ def watch(owner: psutil.Process) -> set[psutil.Process]:
 
 
 def end(processes: set[psutil.Process]) -> None:
-    """Kills what is left of the processes after the grace; supervisors of servers last, since they clean up after those."""
+    """Kills the processes that are left after the grace period; supervisors of servers last, since they clean up after those."""
     supervisors = {process for process in processes if _is_supervisor(process)}
     for group, seconds in ((processes - supervisors, GRACE_SECONDS), (supervisors, SUPERVISOR_SECONDS)):
         _, alive = psutil.wait_procs(list(group), timeout=seconds)

@@ -4,7 +4,7 @@
 class Restarts:
     """At most `most` restarts; each `window_seconds` of health forgive one of them.
 
-    A program that fails once a day never uses the budget up, one that fails again and again without being well between does.
+    A program that fails once a day never uses up the budget; one that fails repeatedly without a healthy period in between does.
     """
 
     def __init__(self, most: int, window_seconds: float) -> None:

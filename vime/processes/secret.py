@@ -1,7 +1,7 @@
 """The secret of a run, without which its servers, routers and retrieval service answer nothing but /health.
 
 Programs that listen on the loopback only need none. Beyond the loopback a run makes a secret, or takes the one in the environment
-variable VIME_SECRET. Programs get it in their environment, never on a command line, and it stands in no log and no file.
+variable VIME_SECRET. Programs get it in their environment, never on a command line, and it appears in no log and no file.
 
 A vLLM server that the run does not start needs the same variable: `VIME_SECRET=… python -m vime.inside_vllm.vllm_server …`.
 """

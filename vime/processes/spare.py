@@ -30,7 +30,7 @@ class Spare:
         return part
 
     async def end(self, *kinds: str) -> None:
-        """Ends the parts of these kinds that nobody has taken; without kinds, all."""
+        """Ends the parts of these kinds that have not been taken; without kinds, all such parts."""
         for kind, key in [name for name in self._parts if not kinds or name[0] in kinds]:
             _, end = self._parts.pop((kind, key))
             await end()

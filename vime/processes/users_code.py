@@ -39,7 +39,7 @@ class Untouched:
     """Packages with modules that are loaded."""
     variables: dict[str, str]
     search_path: list[str]
-    """Without folders of installed packages, some of which add their own."""
+    """The search path without folders of installed packages, because some packages add folders of their own."""
     folder: str
     threads: list[threading.Thread]
     programs: list[psutil.Process]

@@ -90,7 +90,7 @@ def table_of(config: RunConfig, folder: Path) -> str:
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> str:
-    """Writes `rehearsal.md` and `rehearsal.json` into the run's folder and returns the text of the former."""
+    """Writes `rehearsal.md` and `rehearsal.json` into the run's folder and returns the text of `rehearsal.md`."""
     lines = [f"# {outcome.experiment}: rehearsal", MARK, "", "## Replaced", *[f"- {words}" for words in outcome.replaced]]
     lines += ["", "## Occurred", _line("kind", "name", "times"), _line("---", "---", "---:")]
     lines += [_line(kind, name, str(number)) for kind, names in outcome.counts.items() for name, number in names.items()]

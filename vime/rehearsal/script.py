@@ -37,7 +37,7 @@ class Asked:
     model: str
     """Name of the served model that is asked."""
     prompt: str
-    """All of its prompt, with control tokens."""
+    """The whole prompt of the call, with control tokens."""
     session: str
     """The attempt at a rollout that asks."""
     turn: int
@@ -58,13 +58,14 @@ class Reply:
     cut: bool = False
     """True if the reply is cut off at its end, as if it had reached its token limit."""
     seconds: float = 0.0
-    """Seconds that the reply is said to have taken, which the agent's clock counts."""
+    """Simulated seconds of the reply, which the agent's clock counts."""
     error: str = ""
     """The error with which the call fails, in place of a reply."""
 
 
 class Rehearsal:
-    """The rehearsal of a method; a method overrides what it needs. Each rollout worker has one, made with the configuration."""
+    """The rehearsal of a method, which overrides the parts that it needs. Each rollout worker makes one with the
+    configuration."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -76,14 +77,14 @@ class Rehearsal:
     def files(cls, config: RunConfig) -> dict[str, list[Row]]:
         """Two rows for each data file of the configuration, by the name of the file, in its published or prepared layout.
 
-        They stand in for files that are not on this machine. By default they are questions with answers.
+        They replace files that are not on this machine. By default they are questions with answers.
         """
         paths = [Path(dataset.path).name for dataset in (config.data.train, *config.data.evaluation) if dataset.path]
         return {name: [{"question": f"{name}: {n} + 4 ?", "answer": str(n + 4)} for n in (2, 3)] for name in paths}
 
     @classmethod
     def adapt(cls, config: RunConfig) -> list[str]:
-        """Replaces in the configuration what cannot be had here, for example a package, and says so."""
+        """Replaces parts of the configuration that are not available here, for example a package; returns a text on each."""
         return []
 
     def reply(self, asked: Asked) -> Reply | None:
@@ -102,7 +103,7 @@ class Rehearsal:
         return ()
 
     def act(self, asked: Asked, acts: Sequence[str]) -> str:
-        """The part that this attempt at a rollout plays: those of `acts` in turn, one attempt after another."""
+        """The part that this attempt at a rollout plays; attempts take the parts in `acts` round-robin."""
         if asked.session not in self._acts:
             self._acts[asked.session] = acts[self._num_acts[tuple(acts)] % len(acts)]
             self._num_acts[tuple(acts)] += 1

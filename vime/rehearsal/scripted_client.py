@@ -20,7 +20,7 @@ from vime.types import Integers, Message, Turn
 UNSCRIPTED_TOKENS = 48
 """Most tokens of a reply that is not scripted: a random model never ends one."""
 UNSCRIPTED = "(no reply is scripted for this call)"
-"""The reply to a call without a script, where there is no model."""
+"""The reply to a call without a script if there is no model."""
 
 
 def rehearsal_of(config: RunConfig) -> Rehearsal:
@@ -34,7 +34,7 @@ class ScriptedClients:
 
     config: RunConfig
     script: Rehearsal | None = None
-    """By default the rehearsal of the run's method, which is made where it is used."""
+    """The script; by default the rehearsal of the run's method, which is made where it is used."""
     has_servers: bool = True
     """False for a trial without servers: the script's tokens are then the reply."""
     _turns: Counter[str] = field(default_factory=Counter)
@@ -107,7 +107,7 @@ class ScriptedClient:
 
 @dataclass(slots=True)
 class Player:
-    """Answers with the script's tokens, in place of the client of a server. Their logprobs are 0: nothing else could come."""
+    """Answers with the script's tokens, in place of the client of a server. Their logprobs are 0, since they are certain."""
 
     endpoint: Endpoint
     tokenizer: Any
@@ -147,10 +147,10 @@ class Player:
         return Turn(message={"role": "assistant", "content": text}, finish_reason=reason, usage=(0, len(ids)))
 
     def finish(self, session_id: str) -> None:
-        """Nothing is kept for a session."""
+        """Does nothing, because nothing is kept for a session."""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing, because nothing is open."""
 
     def _unscripted(self) -> list[int]:
         return [*self.tokenizer.encode(UNSCRIPTED, add_special_tokens=False), self.tokenizer.eos_token_id]

@@ -140,9 +140,9 @@ def _rollout(rollout: RolloutConfig) -> RolloutConfig:
 
 
 def _evaluation(evaluation: EvaluationConfig, *, least: int) -> EvaluationConfig:
-    """Every row in as few runs as pass@k needs, before and after training, so that the table is filled by one command.
+    """Every row before and after training, in the fewest runs that pass@k allows, so that one command fills the table.
 
-    It has `least` runs where the experiment itself has them, for without training they are all that its agents do.
+    Up to `least` runs of the experiment are kept, because without training they are all that its agents do.
     """
     runs = max([least, *evaluation.pass_at])
     return replace(

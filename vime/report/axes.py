@@ -10,7 +10,7 @@ LEFT, RIGHT, TOP, BOTTOM = 50, 10, 20, 30
 LONG = 20
 """Span of an x axis, as a factor, from which on it may be logarithmic."""
 FLAT = 1e-3
-"""Share of its size by which a metric changes at least; an axis spans no less, so that noise in the last digit is no mountain."""
+"""Smallest range of an axis as a share of the metric's size, so that noise in the last digit does not look like a mountain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def axes_of(xs: list[float], ys: list[float]) -> Axes:
 
 
 def with_log_x(axes: Axes) -> Axes:
-    """The same axes, with a logarithmic x axis if positive values span a factor of 20: lengths that double lie side by side."""
+    """The same axes, with a logarithmic x axis if positive values span a factor of 20: each doubling is the same distance."""
     if axes.x_low <= 0 or axes.x_high < LONG * axes.x_low:
         return axes
     return replace(axes, x_low=math.log10(axes.x_low), x_high=math.log10(axes.x_high), x_log=True)
@@ -94,7 +94,7 @@ def grid(axes: Axes, x_label: str, names: list[str] | None, percent: bool = Fals
 
 
 def tick_text(value: float, ticks: list[float]) -> str:
-    """A mark with as many digits as tell it from its neighbours."""
+    """Text of a mark, with just enough digits to distinguish it from its neighbours."""
     value = 0.0 if abs(value) < 1e-12 else value
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"

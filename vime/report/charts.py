@@ -35,7 +35,7 @@ def line_chart(
 ) -> str:
     """Lines over a common x axis; with `names` x counts through those categories. Values that are not finite leave a gap.
 
-    The y axis is logarithmic if positive values span more than three decades. `note` stands beside the title.
+    The y axis is logarithmic if positive values span more than three decades. `note` is shown beside the title.
     """
     values = [y for s in series for y in s.y if math.isfinite(y)]
     if not values:
@@ -95,7 +95,7 @@ def bar_chart(title: str, names: list[str], series: list[Series], *, y_label: st
 def smoothing(values: list[float]) -> list[float]:
     """Average over a value and those before it, with weights that fall by 1/e over a fortieth of the points.
 
-    It starts at the first value and knows nothing of later ones: no line rises before what made it rise.
+    It starts at the first value and knows nothing of later ones: a line never rises before its cause.
     """
     keep = math.exp(-1 / max(1.0, len(values) / 40))
     result, total, weight = [], 0.0, 0.0

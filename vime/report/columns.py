@@ -111,7 +111,7 @@ def _of_runs(runs: list[float], num_items: int) -> Cell:
 
 
 def _one(value: float, num_runs: int, num_items: int, words: str) -> Cell:
-    """A cell without a deviation, whose `words` say what the number is."""
+    """A cell without a deviation; `words` describe the number."""
     return {"mean": value, "num_runs": num_runs, "num_items": num_items, "words": words, "runs": [value]}
 
 

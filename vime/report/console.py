@@ -1,7 +1,6 @@
 """The display of a run: header, progress, one line per step, faults, and the table at the end.
 
-In a terminal everything that takes time has a bar or a spinner; elsewhere (CI logs) plain lines say now and then where it
-stands.
+In a terminal everything that takes time has a bar or a spinner; elsewhere (CI logs) plain lines report its progress now and then.
 """
 
 import logging
@@ -49,7 +48,7 @@ class Bar:
             self._plain_line()
 
     def say(self, text: str) -> None:
-        """Shows what is being done at the moment."""
+        """Shows the present activity."""
         if self._task is not None:
             self._console._progress.update(self._task, description=f"{self._label}: {text}")
         elif time.monotonic() - self._last_line > PLAIN_LINE_SECONDS:
@@ -178,7 +177,7 @@ class Console:
         self._print(f"report  {report}")
 
     def ended(self, ending: Ending, report: Path) -> None:
-        """Shows where a run stands that ends before its time, and how it goes on; the program shows the error itself."""
+        """Shows how far a run has come that ends early, and how to continue it; the program shows the error itself."""
         self._end_activity(is_done=False)
         for line in [*ending.lines(), f"report  {report}", f"logs    {report.parent / 'logs'}"]:
             self._print(line)

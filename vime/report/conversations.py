@@ -1,4 +1,4 @@
-"""Rows of a tracker's table: what was asked, said and earned in some rollouts of a step, or items of an evaluation."""
+"""Rows of a tracker's table: prompts, replies and rewards of some rollouts of a step, or items of an evaluation."""
 
 import itertools
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def of_items(step: int, items: list[dict[str, Any]], prompts: list[Prompt], *, n
 
 
 def _turns(sample: Sample, recorder: Recorder) -> list[dict[str, Any]]:
-    """The replies and what stands between them; of a model whose tokens have no texts here, the last reply."""
+    """The replies and the text between them; only the last reply of a model whose tokens have no texts here."""
     found = recorder.turns(sample)
     return [t for t in found if t["kind"] != PROMPT] if "text" in found[0] else [{"kind": REPLY, "text": sample.response}]
 

@@ -29,7 +29,7 @@ class Ending:
     error: str
     """The class of the error, or `interrupted`."""
     text: str
-    """The error's message; of an error that vime did not raise on purpose, its traceback."""
+    """The error's message; the traceback of an error that vime did not raise on purpose."""
     step: int
     """Steps that had been trained."""
     num_steps: int
@@ -44,7 +44,7 @@ class Ending:
         return INTERRUPTED if self.error == INTERRUPTED else "failed"
 
     def lines(self) -> list[str]:
-        """Lines that say where the run stands and how it goes on."""
+        """Lines that say how far the run has come and how to continue it."""
         kept = f"the last checkpoint is of step {self.checkpoint}" if self.checkpoint is not None else "there is no checkpoint"
         where = f"{self.error} after {self.step} of {self.num_steps} steps; {kept}" if self.num_steps else self.error
         begins = "" if self.checkpoint is not None or not self.num_steps else " from the beginning"
@@ -52,7 +52,7 @@ class Ending:
 
 
 def ending_of(error: BaseException, config: RunConfig, path: Path, *, overrides: list[str], step: int) -> Ending:
-    """The ending of the run in `path` that `error` breaks off after so many steps."""
+    """The ending of the run in `path`, which `error` stops after `step` steps."""
     is_interrupted = isinstance(error, KeyboardInterrupt)
     told = str(error) if isinstance(error, VimeError) else "".join(traceback.format_exception(error))
     found = [int(match[1]) for folder in (path / CHECKPOINTS).glob("*") if (match := _CHECKPOINT.fullmatch(folder.name))]

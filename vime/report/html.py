@@ -1,4 +1,4 @@
-"""Writes `report.html` from the files in a run folder alone: one page without network, also for an unfinished run.
+"""Writes `report.html` from the files in a run folder alone: one page that needs no network, for unfinished runs as well.
 
 python -m vime.report.html outputs/latest
 """
@@ -105,7 +105,7 @@ def partial_datasets(config: dict[str, Any], scores: list[RunScore]) -> dict[str
 
 
 def with_ends(found: dict[str, Curve], datasets: dict[str, dict[str, Any]], *, num_steps: int) -> dict[str, Curve]:
-    """The curves, of which those of evaluations begin with the untrained and end with the trained agent."""
+    """The curves; those of evaluations begin with the untrained agent and end with the trained one."""
     for name, rows in datasets.items():
         steps, values = found.get(f"evaluation/{name}", ([], []))
         if SCAFFOLD in rows and steps[:1] != [0] and (steps or TRAINED in rows):

@@ -1,4 +1,4 @@
-"""The section of the report about what a method's `eval_log` says: a table for each data set, and a chart for each figure."""
+"""The section of the report on a method's `eval_log`: a table for each data set, and a chart for each figure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from vime.report.charts import Series, line_chart, number_text
 from vime.report.sections import chart_grid
 
 Logs = Mapping[str, Mapping[str, Any]]
-"""By the name of their file: data set, row, and the label of an evaluation during training."""
+"""Logs by the name of their file: data set, row, and the label of an evaluation during training."""
 LINES = 8
 """Most lines of a chart."""
 
@@ -27,7 +27,7 @@ def eval_log_section(logs: Logs, datasets: Sequence[str]) -> str:
 
 
 def _by_dataset(logs: Logs, datasets: Sequence[str]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """The logs by data set, then by row and label; a log of no known data set stands under its own name."""
+    """The logs by data set, then by row and label; a log of no known data set is under its own name."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, log in logs.items():
         dataset = max((each for each in datasets if name.startswith(f"{each}-")), key=len, default=name)
@@ -36,7 +36,7 @@ def _by_dataset(logs: Logs, datasets: Sequence[str]) -> dict[str, dict[str, Mapp
 
 
 def _table(dataset: str, logs: Logs) -> str:
-    """One line for each metric, so that many metrics make a long table and not a wide one."""
+    """A table with one line for each metric, so that many metrics make it long and not wide."""
     metrics = list(dict.fromkeys(metric for log in logs.values() for metric in log.get("metrics", {})))
     if not metrics:
         return ""

@@ -1,7 +1,7 @@
 """Two evaluations of the same items, compared item by item: the difference of the means, and how sure it is.
 
-Each item is first averaged over the runs of its evaluation, so the interval is over items. Comparing pairs takes out how hard the
-items are, which is most of what makes a score vary.
+Each item is first averaged over the runs of its evaluation, so the interval is over items. Comparing pairs removes the difficulty
+of the items, which causes most of the variation of a score.
 """
 
 from dataclasses import dataclass

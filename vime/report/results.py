@@ -1,7 +1,7 @@
 """The results page of a method: published tables with their sources, our complete runs, and the rows that have not been run.
 
-Published numbers are data (`results/papers/METHOD.yaml`); ours are read from run folders, and an
-incomplete one is refused with its name. An average and a best run never share a column without saying which is which.
+Published numbers are data (`results/papers/METHOD.yaml`); ours are read from run folders, and an incomplete one is refused with
+its name. A column that holds averages and best runs says which is which.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from vime.report.summary import read_summary, summarize_runs
 
 NOT_RUN = "not run"
 OF_ONE_START = ("output_dir=", "logger.group=")
-"""Words of a run that another run of the same command need not have."""
+"""Words of a run that may differ in another run of the same command."""
 CURVE_POINTS = 9
 """Points of the training curve in the page; the run folder has them all."""
 

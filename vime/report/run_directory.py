@@ -67,15 +67,15 @@ class RunDirectory:
 
     @property
     def evaluation(self) -> Path:
-        """Items of evaluations as JSONL, and what `eval_log` said about them as JSON."""
+        """Items of evaluations as JSONL, and their `eval_log` as JSON."""
         return self.path / "evaluation"
 
     @classmethod
     def create(cls, config: RunConfig, overrides: list[str]) -> "RunDirectory":
         """Makes the folder `config.output_dir` and writes down where the run comes from.
 
-        With `config.resume` an existing run goes on; what was written at its earlier starts moves to `earlier/<n>/`.
-        Raises `ConfigError` if the folder holds a run and `resume` is off.
+        With `config.resume` an existing run goes on; files of its earlier starts move to `earlier/<n>/`. Raises `ConfigError` if
+        the folder holds a run and `resume` is off.
         """
         assert config.output_dir is not None, "output_dir is resolved when the configuration is composed"
         directory = cls(Path(config.output_dir).absolute())
@@ -91,7 +91,7 @@ class RunDirectory:
         return directory
 
     def withdraw(self) -> None:
-        """Removes the configuration, without which the folder is no run: the corrected command may use it again."""
+        """Removes the configuration, so that the folder is not a run any more and the corrected command may use it again."""
         (self.path / CONFIG).unlink(missing_ok=True)
 
     def write_rollouts(
@@ -134,7 +134,7 @@ class RunDirectory:
         return path
 
     def write_fault(self, step: int, event: dict[str, Any]) -> None:
-        """Appends one fault and what was done about it to `faults.jsonl`."""
+        """Appends one fault, with the reaction to it, to `faults.jsonl`."""
         append_line(self.path / "faults.jsonl", {"step": step, **event})
 
     def _write_provenance(self, config: RunConfig, overrides: list[str]) -> None:
@@ -173,7 +173,7 @@ class RunDirectory:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keeps other runs from writing into a run folder, also from other nodes if the file system supports such locks.
+    """Keeps other runs from writing into a run folder, even from other nodes if the file system supports such locks.
 
     Raises `ConfigError`, naming the process, if another run holds it.
     """
@@ -205,7 +205,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def find_runs(paths: list[Path]) -> list[Path]:
-    """Returns the run folders in `paths`; the folder of a sweep stands for its runs, in the order of their numbers.
+    """Returns the run folders in `paths`; the folder of a sweep is replaced by its runs, in the order of their numbers.
 
     Raises `FileNotFoundError`, naming the folder, for one that is neither.
     """

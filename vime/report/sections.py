@@ -114,7 +114,7 @@ def training_charts(curves: Curves) -> list[str]:
 
 
 def panel_chart(title: str, curves: Curves, metrics: Mapping[str, str]) -> str:
-    """The lines of one panel that change; empty if none does. What stays as it is stands beside the title."""
+    """The lines of one panel that change; empty if none does. Constant values are shown beside the title."""
     found = {name: series for name, label in metrics.items() for series in _series(curves, {name: label})}
     still = {name: series for name, series in found.items() if is_flat(series.y)}
     moving = {name: series for name, series in found.items() if name not in still}

@@ -4,7 +4,7 @@ from typing import Any
 
 WITHOUT_MEANING = {"output_dir", "resume"}
 MAX_NAMING = 4
-"""Most settings of which the name of a sweep's run is made."""
+"""Maximum number of settings in the name of a sweep's run."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, str]:
@@ -25,7 +25,7 @@ def differences(settings: list[dict[str, str]]) -> dict[str, list[str]]:
 def sweep_names(names: list[str], rows: dict[str, list[str]]) -> list[str]:
     """The names of runs, but runs of a sweep, whose folders are only numbers, by the settings in which they differ.
 
-    `rows` is what `differences` found. Example: `["sweep/0", "sweep/1"]` become `["lr=0.001", "lr=0.004"]`.
+    `rows` is the result of `differences`. Example: `["sweep/0", "sweep/1"]` become `["lr=0.001", "lr=0.004"]`.
     """
     told = [
         ", ".join(f"{key.rpartition('.')[2]}={values[number]}" for key, values in rows.items()) for number in range(len(names))

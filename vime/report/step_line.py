@@ -80,7 +80,7 @@ def _width(fields: list[tuple[int, str]]) -> int:
 def _number(label: str, value: float | None, width: int, form: str, unit: str = "") -> str | None:
     """`loss  0.1234`; very large and very small values in powers of ten; None if the metric is absent.
 
-    NaN, which stands for a metric that only this step lacks, is a dash.
+    NaN, which marks a metric that only this step lacks, is shown as a dash.
     """
     if value is None:
         return None

@@ -119,7 +119,7 @@ def append_scores(path: Path, scores: list[RunScore]) -> None:
 
 
 def read_scores(path: Path) -> list[RunScore]:
-    """Scores that `append_scores` kept; of runs that were scored again, the last."""
+    """Scores that `append_scores` kept; the last score of runs that were scored again."""
     rows = [RunScore(**row) for row in read_lines(path / SCORES)]
     return list({(s.dataset, s.row, s.run, s.temperature): s for s in rows}.values())
 
@@ -163,8 +163,8 @@ def _check_complete(config: RunConfig, dataset: str, rows: dict[str, list[RunSco
 def summarize_runs(runs: list[RunScore], pass_at: Sequence[int] = ()) -> dict[str, Any]:
     """Mean, standard deviation and runs of one row on one data set, in percent; all runs have the same items.
 
-    `best_of_runs` is never the score of a table. With `pass_at` also the share of items that k
-    runs solve at least once (pass@k) and every time (pass^k), both without bias for k below the number of runs.
+    `best_of_runs` is never the score of a table. With `pass_at` there are also the shares of items that k runs solve at least
+    once (pass@k) and every time (pass^k), both without bias for k below the number of runs.
     """
     strict = [fmean(score.strict) for score in runs]
     lenient = [fmean(score.lenient) for score in runs]

@@ -34,7 +34,7 @@ class TensorBoardWriter:
         figures: Mapping[str, Mapping[str, Any]],
         tables: Mapping[str, Table],
     ) -> None:
-        """Writes what belongs to one step."""
+        """Writes the values of one step."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         for name, figure in figures.items():

@@ -1,8 +1,8 @@
 """`trace.json`: timelines in Chrome's trace format, for https://ui.perfetto.dev or chrome://tracing.
 
-The driver's phases are one process, each traced group another with a track for every rollout. Events are appended as they
-happen: the format allows the closing bracket to be missing, so the file of a run that was killed can be opened too. A large file
-is set aside as `trace-000001.json` and so on, each complete in itself; of these the oldest are removed.
+The driver's phases are one process, each traced group another with a track for every rollout. Events are appended as they happen:
+the format allows the closing bracket to be missing, so the file of a run that was killed can be opened too. A large file is set
+aside as `trace-000001.json` and so on, each complete in itself; the oldest of these are removed.
 """
 
 import json

@@ -46,7 +46,7 @@ WRITERS: dict[TrackerName, Callable[[RunConfig, Path], Writer]] = {
 
 
 class Tracker:
-    """Sends what belongs to one run, or does nothing without a tracker; after a failure it warns once and sends no more."""
+    """Sends the data of one run, or does nothing without a tracker; after a failure it warns once and sends no more."""
 
     def __init__(self, config: RunConfig, path: Path) -> None:
         self._config, self._path = config, path

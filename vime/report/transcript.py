@@ -22,7 +22,7 @@ from vime.types import Group, Prompt, Rollout, Turn
 SHOWN_CHARACTERS = 2000
 """Characters shown of one text; the middle of a longer one is left out."""
 SAID_ANYWAY = ("vime.workers.isolation", "vime.workers.group_hooks")
-"""Loggers of what the end of the transcript says."""
+"""Loggers whose messages the end of the transcript repeats anyway."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,17 +34,17 @@ class ShownCall:
 
     model: str
     prompt: str
-    """The new part of the prompt, after the tokens of it that stood in the call before; with its control tokens."""
+    """The part of the prompt that is new since the previous call, with its control tokens."""
     reply: str
     turn: Turn
     num_prompt_tokens: int | None
-    """None behind a chat API, whose tokens are not known."""
+    """Number of prompt tokens; None behind a chat API, whose tokens are not known."""
     num_known_tokens: int = 0
     """Tokens at the beginning of the prompt that were those of the call before."""
 
 
 class Transcript:
-    """The screen of one try, a context manager; it also shows what hooks log, from INFO on, and what vime warns of."""
+    """The screen of one try, a context manager; it also shows log messages of hooks, from INFO on, and vime's warnings."""
 
     def __init__(self, config: RunConfig, path: Path, *, rich: RichConsole | None = None) -> None:
         self._rich = rich or RichConsole(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
@@ -95,7 +95,7 @@ class Transcript:
         self._text(call.reply, "green")
 
     def end(self, group: Group, recorder: Recorder) -> None:
-        """Shows how the rollout ended, what of it would be trained, and its reward."""
+        """Shows how the rollout ended, the tokens that would be trained, and its reward."""
         for rollout in group.rollouts:
             reason = rollout.stop_reason.value
             self._head(

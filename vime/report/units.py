@@ -1,4 +1,4 @@
-"""The unit of a metric, from its name: names end in what they count, so that no table of all metrics is needed."""
+"""The unit of a metric, from its name: names end in the unit that they count, so no table of all metrics is needed."""
 
 import re
 

@@ -64,7 +64,7 @@ class WandbWriter:
         figures: Mapping[str, Mapping[str, Any]],
         tables: Mapping[str, Table],
     ) -> None:
-        """Sends what belongs to one step."""
+        """Sends the values of one step."""
         import wandb
 
         columns: list[Any] = list(COLUMNS)

@@ -35,7 +35,7 @@ OPTIONS = (
 )
 """Settings of `RetrievalConfig` that are options here, with the same defaults."""
 LOG_SECONDS = 5.0
-"""Interval of the lines about the progress where there is no terminal for a bar."""
+"""Interval of progress lines without a terminal, which would show a bar."""
 
 logger = logging.getLogger("vime.retrieval")
 
@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def command(config: RetrievalConfig, *, host: str, port: str, index_folder: str) -> list[str]:
-    """The command line that serves a configuration, with `port` as it stands."""
+    """The command line that serves a configuration, with `port` unchanged."""
     words = [sys.executable, "-m", "vime.retrieval", "serve", str(config.corpus), "--index-folder", index_folder, "--host", host]
     for name in OPTIONS:
         value = getattr(config, name)

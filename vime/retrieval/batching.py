@@ -29,7 +29,7 @@ class Batcher:
         self.num_batches = self.num_queries = 0
 
     async def search(self, queries: list[str], topk: int) -> list[Passages]:
-        """Passages per query, best first, at most `topk`; raises what the index raises."""
+        """Passages per query, best first, at most `topk`; raises any error of the index."""
         answer: asyncio.Future[list[Passages]] = asyncio.get_running_loop().create_future()
         self._requests.put_nowait(_Request(queries=queries, topk=topk, answer=answer))
         return await answer

@@ -13,7 +13,7 @@ from vime.data.files import COMPRESSIONS, ENCODINGS, HEAD_BYTES, PARQUET, why_no
 from vime.errors import ConfigError, Problem
 
 Progress = Callable[[str, int, int], None]
-"""`progress(phase, done, total)`: the current phase, and how many passages of how many are done."""
+"""`progress(phase, done, total)`: the current phase, the passages done in it, and their total number."""
 KEY = "retrieval.corpus"
 CHUNK_BYTES = 1 << 20
 
@@ -68,7 +68,7 @@ class Corpus:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> Document:
-        """The passage at a position. Raises ConfigError, naming the line, if it is no passage."""
+        """The passage at a position. Raises ConfigError, naming the line, if it is not a passage."""
         start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
         return read_line(os.pread(self._file.fileno(), stop - start, start), path=self.path, number=index + 1)
 
@@ -78,7 +78,7 @@ class Corpus:
             yield [self[index].searched for index in range(start, min(start + size, len(self)))]
 
     def check_ids(self, progress: Progress) -> None:
-        """Reads all passages. Raises ConfigError for a line that is no passage, and for a repeated id."""
+        """Reads all passages. Raises ConfigError for a line that is not a passage, and for a repeated id."""
         seen: set[str] = set()
         for index in range(len(self)):
             document = self[index]
@@ -91,7 +91,7 @@ class Corpus:
 
 
 def _not_lines(path: Path) -> str:
-    """The reason why a file is no text whose lines can be read in place, "" if it may be one."""
+    """The reason why a file is not a text whose lines can be read in place, "" if it may be one."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if any(head.startswith(mark) for mark in COMPRESSIONS):

@@ -34,7 +34,7 @@ class Embedder(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Writes what `fit` learned."""
+        """Writes the state that `fit` learned."""
         ...
 
     def load(self, folder: Path) -> None:
@@ -164,7 +164,7 @@ class ModelEmbedder:
         """Does nothing, because the model is already trained."""
 
     def embed(self, texts: list[str], *, are_queries: bool) -> "np.ndarray":
-        """The mean or last hidden state of each text, of which the first 512 tokens are used."""
+        """The mean or last hidden state of the first 512 tokens of each text."""
         prefix = self._prefixes[are_queries]
         vectors = [
             self._forward([prefix + text for text in texts[start : start + MODEL_BATCH_SIZE]])

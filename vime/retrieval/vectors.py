@@ -88,7 +88,7 @@ class VectorIndex:
 
 
 def make_index(search: VectorSearch, *, num_passages: int, dimensions: int) -> Any:
-    """An empty index for so many vectors; one of cells must still be trained."""
+    """An empty index for `num_passages` vectors; an index with cells must still be trained."""
     import faiss
 
     description = factory_string(search, num_passages=num_passages, dimensions=dimensions)
@@ -106,7 +106,7 @@ def set_effort(index: Any, search: VectorSearch, *, num_passages: int) -> None:
 
 
 def factory_string(search: VectorSearch, *, num_passages: int, dimensions: int) -> str:
-    """FAISS's description of the index for so many vectors.
+    """FAISS's description of the index for `num_passages` vectors.
 
     Raises ConfigError for fewer passages than product quantization can be trained on.
     """
@@ -138,5 +138,5 @@ def index_bytes(search: VectorSearch, *, num_passages: int, dimensions: int) -> 
 
 
 def num_cells(num_passages: int) -> int:
-    """Cells of an inverted file for so many vectors."""
+    """Number of cells of an inverted file for `num_passages` vectors."""
     return max(1, round(num_passages**0.5))

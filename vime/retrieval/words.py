@@ -30,7 +30,7 @@ def folded(text: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a folded text, with repetitions; also those of one character, as numbers and names often are."""
+    """The words of a folded text, with repetitions, including words of one character, as numbers and names often are."""
     words: list[str] = []
     for found in _WORD.finditer(text):
         run = found["run"]

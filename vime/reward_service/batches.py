@@ -11,7 +11,7 @@ from vime.types import Reward
 
 
 class RewardBatches:
-    """One batch is gathered at a time, and sent when it is full, or when its first item has waited long enough.
+    """Gathers one batch at a time, and sends it when it is full, or when its first item has waited long enough.
 
     At most `max_pending` items are waiting or being scored; further callers wait before the queue. A caller that is cancelled
     leaves the queue. The failure of a whole batch is raised for each of its callers, the failure of one item for its caller only.

@@ -26,7 +26,7 @@ def item_of(samples: Sequence[Sample]) -> dict[str, Any]:
 def read_answer(text: str, *, num_items: int) -> list[Reward | RewardServiceError]:
     """One reward or error per item, in the order of the request.
 
-    Raises RewardServiceError if the answer as a whole cannot be read: then nobody knows which reward is whose.
+    Raises RewardServiceError if the answer as a whole cannot be read, because then rewards cannot be matched with items.
     """
     try:
         rewards = json.loads(text)["rewards"]

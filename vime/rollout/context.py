@@ -31,8 +31,8 @@ SHOWN_SECONDS = 0.01
 class Context:
     """Given to every hook.
 
-    `config.method` holds the method's own settings; `models["actor"]` is the trained model and every other served model
-    stands beside it by its name, also those behind a chat API, which refuse `complete`; `retriever` asks the retrieval service;
+    `config.method` holds the method's own settings; `models["actor"]` is the trained model and every other served model is beside
+    it by its name, including those behind a chat API, which refuse `complete`; `retriever` asks the retrieval service;
     `evaluation` is True outside training; `session_id` names this rollout to the router; `trace` takes what the timeline should
     show.
     """
@@ -55,9 +55,10 @@ class Context:
     """Closed with the worker: for connections that its rollouts share."""
 
     def samples(self, sample: Sample, /, **metadata: Any) -> list[Sample]:
-        """Trainable sequences with every token of the trained model exactly once, whatever agents and sub-agents did.
+        """Trainable sequences with every token of the trained model exactly once, for any agents and sub-agents.
 
-        The same sequences are made of what was sampled before a time limit or an error. Raises SampleError if there are none.
+        The same sequences are made of the tokens that were sampled before a time limit or an error. Raises SampleError if there
+        are none.
         """
         if not (found := self.trajectory.samples(sample, metadata)):
             raise SampleError("nothing was sampled from the trained model: did the agent call context.models['actor']?")

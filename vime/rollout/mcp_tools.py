@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 MOST_UNANSWERED = 3
 """Calls in a row that reach their time limit before a connection counts as lost."""
 HTTP_TIMEOUT = httpx2.Timeout(30.0, read=None)
-"""In seconds; the time limit of a call is its tool's."""
+"""Time limits in seconds; a call has the time limit of its tool."""
 LOST = (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, httpx2.TransportError)
 """Errors of a connection that is there no more."""
 
@@ -51,10 +51,10 @@ class McpServer:
     """
 
     command: Sequence[str] = ()
-    """The program and its arguments. It ends with its worker, and what it prints as errors is in the worker's log."""
+    """The program and its arguments. It ends with its worker, and its stderr is in the worker's log."""
     url: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Further variables of the program; of the worker's it gets HOME, PATH and the like, and no keys."""
+    """Further variables of the program. From the worker's environment it gets HOME, PATH and the like, but no keys."""
     folder: str | None = None
     """The folder in which the program starts, by default the worker's."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -80,9 +80,9 @@ class McpServer:
     async def tools(self, context: Context) -> list[Tool]:
         """The tools that the server lists, for a `ToolBox`. One that the server declares as safe to repeat may be repeated.
 
-        Images, sound and other content that is no text are named in its place, and counted as `tool_media`. Raises ServerError
-        if the server does not start, which ends the rollout as the infrastructure's fault; ValueError for a name in `only` that
-        the server does not list.
+        Images, sound and other content that is not text are replaced by their names, and counted as `tool_media`. Raises
+        ServerError if the server does not start, which ends the rollout as the infrastructure's fault; ValueError for a name in
+        `only` that the server does not list.
         """
         if self._connections is None or self._connections.loop is not asyncio.get_running_loop():
             self._connections = _Connections(self)
@@ -145,7 +145,7 @@ class _Connections:
         self._listing = asyncio.Lock()
 
     async def listed(self) -> list[ListedTool]:
-        """All tools, asked for once."""
+        """All tools; the server is asked for them once."""
         async with self._listing:
             if self._listed is None:
                 self._listed = await self._all[0].listed()
@@ -231,7 +231,7 @@ class _Connection:
             raise ServerError(f"{self._server.name} did not start{seconds}: {describe(_first(error))}") from error
 
     async def _hold(self, opened: "asyncio.Future[Client]", left: asyncio.Event) -> None:
-        """Keeps a session open: a task has to leave what it has entered."""
+        """Keeps a session open: a context must be left by the task that entered it."""
         try:
             async with self._server.client() as client:
                 opened.set_result(client)
@@ -270,7 +270,7 @@ async def _called(context: Context, connections: _Connections, tool: str, /, **a
 
 
 def _text(block: Any) -> str:
-    """A block of a result as text; what is none is named."""
+    """A block of a result as text; other content is replaced by its name."""
     if block.type == "text":
         return block.text
     if block.type in ("image", "audio"):

@@ -1,7 +1,7 @@
 """Agents that know nothing of vime: a function that is given a client of its model, or a program with the address of its model.
 
-`load_generate` makes an agent's `generate` of whatever `method.generate` names (`vime.agent.entry`). Everything that the agent
-calls its model for is trained; what it returns or prints stands in the samples' metadata as `output`, for the reward.
+`load_generate` makes an agent's `generate` of whatever `method.generate` names (`vime.agent.entry`). All of the agent's calls to
+its model are trained. The value that it returns or prints is `output` in the samples' metadata, for the reward.
 """
 
 import inspect
@@ -26,7 +26,7 @@ OUTPUT_CHARACTERS = 10_000
 """Characters of a program's output that the metadata keep, from its end."""
 ERROR_CHARACTERS = 2_000
 _threads = Threads("agents", num_threads=256)
-"""Threads of agents that block. They wait for servers, and asyncio's own threads are needed to find these again."""
+"""Threads of blocking agents. These wait for servers, and asyncio's own threads must stay free to find servers again."""
 
 
 def load_generate(path: str) -> Generate:
@@ -44,7 +44,7 @@ def calls_over_http(path: str) -> bool:
 
 
 def session_environment(session: AgentSession) -> dict[str, str]:
-    """The variables by which clients find their model: those of the SDKs, and what litellm, CrewAI and Codex read instead."""
+    """The variables by which clients find their model: those of the SDKs, and the ones of litellm, CrewAI and Codex."""
     urls = {
         **dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"), session.openai_url),
         **dict.fromkeys(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), session.anthropic_url),
@@ -55,7 +55,7 @@ def session_environment(session: AgentSession) -> dict[str, str]:
 
 
 def row_of(sample: Sample) -> dict[str, Any]:
-    """The fields of a row that a program is told: everything but the label."""
+    """The fields of a row that are passed to a program: all but the label."""
     return {**sample.metadata, "prompt": sample.prompt, "question": sample.question}
 
 
@@ -121,6 +121,6 @@ def _program(words: list[str]) -> Generate:
 
 
 def _printed(end: CommandEnd) -> str:
-    """The end of what a program printed, which says best why it ended."""
+    """The end of a program's output, which says best why it ended."""
     texts = [text[-ERROR_CHARACTERS:].strip() for text in (end.stdout, end.stderr)]
     return "\n".join(filter(None, texts)) or "nothing"

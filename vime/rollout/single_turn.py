@@ -1,4 +1,4 @@
-"""The baseline row of every table: the model asked once, without a scaffold. Also a complete single-turn method."""
+"""The baseline row of every table: the model asked once, without a scaffold. It is also a complete single-turn method."""
 
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason

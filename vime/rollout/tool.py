@@ -122,7 +122,7 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Its description in OpenAI's form, for `conversation(…, tools=…)`."""
+        """The tool's description in OpenAI's form, for `conversation(…, tools=…)`."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
@@ -150,8 +150,8 @@ class ToolBox:
     async def results(self, calls: list[dict[str, Any]]) -> list[Message]:
         """The messages that answer the calls of a reply (`turn.tool_calls`), in their order; the calls are made side by side.
 
-        Whatever goes wrong is said in the message: an unknown tool, arguments that are none, an error or the time limit. Results
-        are text, at most `rollout.max_tool_characters` of them.
+        Every failure is reported in the message: an unknown tool, invalid arguments, an error or the time limit. Results are
+        text, at most `rollout.max_tool_characters` of them.
 
         Raises ToolLimitError, which ends the rollout as `turn_limit`, if the calls are more than `max_calls` allows; ServerError
         or SandboxError if a tool has lost its server or sandbox.
@@ -206,8 +206,8 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
     ValueError and TypeError are the agent's mistake (refused); everything else is tried again `rollout.max_tool_retries` times.
     A lost server or sandbox is in the result's `lost`.
 
-    A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts; what it returns is awaited
-    if it can be.
+    A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts; its result is awaited if
+    it is awaitable.
     """
     attempts = 1 + context.config.rollout.max_tool_retries
     return await _run(context, name, tool, arguments, named, seconds=None, attempts=attempts)

@@ -75,7 +75,7 @@ def _result(task: "asyncio.Task[T]") -> T:
 
 
 def _retrieve(task: "asyncio.Task[T]") -> None:
-    """Retrieves the exception, so that asyncio does not log that nobody did."""
+    """Retrieves the exception, so that asyncio does not log it as never retrieved."""
     if not task.cancelled():
         task.exception()
 
@@ -84,7 +84,7 @@ logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.5
 WARN_SECONDS = 5.0
-"""A loop that was blocked for so long is logged."""
+"""Seconds of a blocked loop after which it is logged."""
 EXIT_CODE = 70
 
 

@@ -48,7 +48,7 @@ LOST = (TooOld, StreamError, Silent, _Unavailable, aiohttp.ClientError, asyncio.
 
 
 def check_room(num_prompt_tokens: int, max_tokens: int, *, max_model_len: int, name: str) -> None:
-    """Raises ContextFullError if the reply has no room behind the prompt, of which vLLM would cut it off without a word.
+    """Raises ContextFullError if the reply does not fit behind the prompt, where vLLM would silently cut it off.
 
     Raises BadRequestError for other requests that cannot work.
     """
@@ -93,9 +93,9 @@ class TokenClient:
 
         `sampling` takes vLLM's names (temperature, top_p, max_tokens, seed, …).
 
-        `listener` is told of tokens as they arrive. Tokens older than `minimum_version` are discarded and sampled again, because
-        their server has not received its weights yet.
-        Raises BadRequestError if the request can't work, ServerError if no server answered within the recovery timeout.
+        `listener` receives tokens as they arrive. Tokens older than `minimum_version` are discarded and sampled again, because
+        their server has not received its weights yet. Raises BadRequestError if the request can't work, ServerError if no server
+        answered within the recovery timeout.
         """
         check_room(len(token_ids), sampling["max_tokens"], max_model_len=self._endpoint.max_model_len, name=self._endpoint.name)
         if len(self._endpoint.worker_urls) > 1:
@@ -136,7 +136,7 @@ class TokenClient:
         return reply.turn()
 
     def finish(self, session_id: str) -> None:
-        """Tells the router, if there is one, that a session is over and no longer loads its server. Returns at once."""
+        """Tells the router, if there is one, that a session has ended and no longer loads its server. Returns at once."""
         if session_id in self._routed and self._session is not None:
             self._routed.remove(session_id)
             task = asyncio.create_task(self._tell_finished(self._session, session_id))
@@ -216,7 +216,7 @@ async def _events(response: aiohttp.ClientResponse, silence: Silence) -> AsyncIt
 
 
 def _open_session(secret: str | None) -> aiohttp.ClientSession:
-    """No limit on connections (the default of 100 would throttle) nor on the time of a request."""
+    """A session without limits on connections (the default of 100 would throttle) and on the time of a request."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=60),
         headers=headers(secret),

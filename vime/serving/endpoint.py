@@ -1,4 +1,4 @@
-"""Addresses of a run's programs and of the served models, also after they have moved."""
+"""Addresses of a run's programs and of the served models, which stay valid after these have moved."""
 
 import asyncio
 from dataclasses import dataclass, field, replace

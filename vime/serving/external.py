@@ -28,7 +28,7 @@ CHECK_SECONDS = 10.0
 RETRIED = (408, 409, 425, 429)
 """Statuses below 500 after which another attempt may succeed."""
 CONTEXT_FULL = ("context_length_exceeded", "maximum context length")
-"""OpenAI's code of a prompt that is too long, and the words of servers that have none (vLLM's)."""
+"""OpenAI's error code for a prompt that is too long, and the message of servers without such a code (vLLM's)."""
 ERROR_CHARACTERS = 1000
 
 

@@ -42,8 +42,8 @@ DUMMY = "dummy"
 SMALL_VOCABULARY = 16384
 """Largest vocabulary at which ranks of sampled tokens are cheap without a compiled kernel (150,000: 37 ms a step against 1)."""
 LARGE_MODEL = 10_000_000
-"""Parameters from which a server that has a CPU to itself computes on all cores. By default vLLM leaves one of them to its other
-processes, which small models need as much (`results/generation.md`)."""
+"""Number of parameters from which a server that has a CPU to itself computes on all cores. By default vLLM leaves one core to its
+other processes, which small models need just as much (`results/generation.md`)."""
 
 
 def to_flags(arguments: Mapping[str, Any]) -> list[str]:
@@ -251,7 +251,7 @@ def _is_large(config: RunConfig, model: ServedModelConfig) -> bool:
 
 
 def _num_stored(file: Path) -> int:
-    """Numbers in the tensors of a file, of which only the head is read."""
+    """Count of the numbers in a file's tensors; only its header is read."""
     with safe_open(file, framework="numpy") as tensors:
         return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (it is no dictionary)
 
@@ -265,7 +265,7 @@ def _preloaded() -> str:
 
 
 def _whole(library: Path) -> str:
-    """A path of the library that the linker does not cut: it takes blanks and colons for ends, and knows no way to quote them."""
+    """A path of the library that the linker does not split; it splits at blanks and colons, which cannot be quoted."""
     if not set(str(library)) & set(" \t\n:"):
         return str(library)
     link = private_folder("libraries") / f"{hashlib.sha256(os.fsencode(library)).hexdigest()[:16]}-{library.name}"

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 SERVER = "servers"
 """The kind of these parts among those that an ended run leaves (`vime.processes.spare`)."""
 RENEW_SECONDS = 10.0
-"""For a server to forget the run that it served."""
+"""Time limit for a server to forget the run that it served."""
 
 
 class ServerProgram(KeptProgram):
@@ -48,7 +48,7 @@ class ServerProgram(KeptProgram):
         self.is_asleep = False
         """True if the trainer has the GPUs; an actor that replaces a lost one then waits before it launches the server."""
         self.counted: ServerMetrics | None = None
-        """The counters of a server that was taken over from an ended run, when it was."""
+        """The counters of a server that was taken over from an ended run, at that moment."""
 
     def take_over(self, spare: Spare) -> None:
         """Takes over the server of an ended run that was started in the same way, if there is one which still answers."""
@@ -66,13 +66,13 @@ class ServerProgram(KeptProgram):
         self.spec = replace(self.spec, port=kept.spec.port)
 
     def leave(self, spare: Spare) -> bool:
-        """Leaves the server to the next run; returns False if it is to be ended, as one on a port that the user chose."""
+        """Leaves the server to the next run; returns False if it must end, for example because the user chose its port."""
         if self.actor is None or self.lost or self.group.settings.port:
             return False
         return spare.put(SERVER, self._key(), self, end=self.stop)
 
     def _key(self) -> str:
-        """The server's identity: the files of its checkpoint, and its specification but for what each run has of its own.
+        """The server's identity: the files of its checkpoint, and its specification without the parts that differ for each run.
 
         The seed of a server that awaits weights only says which random numbers it begins with: calls of a run that is to be
         repeated exactly (`deterministic=true`) bring seeds of their own.
@@ -91,7 +91,7 @@ class ServerProgram(KeptProgram):
         return {"policy": self._policy, "starts_random": self._starts_random, "asleep": self.is_asleep}
 
     def moved_spec(self) -> ProgramSpec:
-        """The server again: on its port if it is on the same machine, else on a free one."""
+        """The specification for a restart: on the same port if the machine is the same, otherwise on a free one."""
         node = self.place.node
         stays = self.nodes.host(node) == self.spec.address
         return self._plan(self.spec.port if stays else self.nodes.take_port(node, 0, self.spec.name))

@@ -1,4 +1,4 @@
-"""One reply as it arrives, over as many attempts as it takes; each attempt continues from the tokens received so far."""
+"""One reply as it arrives, in one or more attempts; each attempt continues from the tokens received so far."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -46,7 +46,7 @@ class Listener(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class Reply:
-    """The reply to one request; `add` takes what the server sends, `lose` keeps what came before a loss.
+    """The reply to one request; `add` takes a message of the server, `lose` keeps the tokens that came before a loss.
 
     A server that was not started by `vime.inside_vllm.vllm_server` reports weight versions late; its tokens are held until then.
     If it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.

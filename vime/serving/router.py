@@ -28,9 +28,9 @@ QUICK_FAILOVER: dict[str, Any] = {
     "retry_initial_backoff_ms": 100,
     "retry_max_backoff_ms": 1000,
 }
-"""A dead replica is left out, and a recovered one taken back, after about a second (the router's defaults: 52 s)."""
+"""With these, a dead replica is excluded, and a recovered one included, after about a second (the router's defaults: 52 s)."""
 NO_LIMIT_SECONDS = 30 * 86400
-"""No limit for a request in practice: clients notice a lost server by its silence, and a long reply is no loss."""
+"""Time limit of a request that means none in practice: clients notice a lost server by its silence, and replies may be long."""
 
 
 def router_command(config: ServingConfig, *, urls: Mapping[ServerRole, list[str]]) -> list[str]:

@@ -43,7 +43,7 @@ class Server(Keeper):
         is_successor: bool = False,
         asleep: bool = False,
     ) -> None:
-        """`policy` is what the server should hold; one that `starts_random` must not answer before it was given real weights.
+        """`policy` has the server's right version; a server that `starts_random` must not answer before it has real weights.
 
         A successor takes the place of a lost actor. If the other servers are asleep, its launch waits for `may_start`.
         """
@@ -110,7 +110,7 @@ class Server(Keeper):
         return 0
 
     async def end_update(self, sent: WeightPayload) -> dict[str, float]:
-        """Checks what arrived and goes on generating, unless it sleeps; returns the pause, or nothing if the server was lost.
+        """Checks the new weights and goes on generating, unless it sleeps; returns the pause, or nothing if the server was lost.
 
         Raises WeightSyncError if it received other bytes or its layers compute with others.
         """

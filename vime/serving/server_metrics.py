@@ -1,4 +1,4 @@
-"""The counters of a vLLM server, read from its `/metrics`, and the metrics of a step made of them."""
+"""The counters of a vLLM server, read from its `/metrics`, and the metrics of a step that follow from them."""
 
 from dataclasses import dataclass, fields
 

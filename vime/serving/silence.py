@@ -1,6 +1,6 @@
 """`Silence`: ends a wait for a server that has sent nothing for too long.
 
-One timer watches a whole reply. A task and a timer for each piece that is waited for would take as long as to read the piece.
+One timer watches a whole reply. A task and a timer per piece would take as long as reading the piece.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ class Silence:
         data = await response.content.readany()
         silence.heard()
 
-    The block raises Silent if it was not called for so many seconds, unless the silence `is_explained`.
+    The block raises Silent if `heard` was not called for this number of seconds, unless the silence `is_explained`.
     """
 
     def __init__(self, seconds: float, *, is_explained: Callable[[], bool]) -> None:

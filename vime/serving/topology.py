@@ -201,9 +201,10 @@ class Serving:
         await reach([server.actor.may_start.remote() for server in servers])
 
     async def until_one_is_ready(self, *, deadline: float) -> None:
-        """Waits until a server of the trained model is up and holds the version that it should, by the monotonic clock.
+        """Waits until a server of the trained model is up and holds the version that it should.
 
-        Raises ServerError with what happened to each of them if none is in time, or if one was given up.
+        Raises ServerError, which says what happened to each server, if none is ready at `deadline` (of the monotonic clock), or
+        if one was given up.
         """
         name = self.trained_endpoint().name
         while True:

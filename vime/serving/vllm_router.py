@@ -1,4 +1,4 @@
-"""Starts the vllm-router; a secret in the environment is asked of every request, and passed on to the servers.
+"""Starts the vllm-router; every request must carry the secret in the environment, which is passed on to the servers.
 
     python -m vime.serving.vllm_router --worker-urls … --port …        (arguments as for `vllm_router.launch_router`)
 
@@ -47,7 +47,7 @@ def start_key_check(secret: str) -> str:
 
 
 def main() -> None:
-    """Runs the router until it is told to stop."""
+    """Runs the router until a signal stops it."""
     secret = os.environ.pop(VARIABLE, None)
     url = start_key_check(secret) if secret else None
     from vllm_router import router

@@ -31,10 +31,10 @@ class WeightDelivery:
         self._probing: asyncio.Task[dict[str, float]] | None = None
 
     async def sync(self, version: int) -> dict[str, float]:
-        """Sends and, if `sync/num_servers` were reached, begins to probe: `compared` has the result.
+        """Sends the weights and, if `sync/num_servers` is not 0, starts the probe; `compared` returns its result.
 
-        Of servers that share the trainer's GPUs the probe is over, because they have the turn afterwards, also those that are
-        down. Raises WeightSyncError or ServerError, also of an earlier probe that nobody has waited for.
+        On shared GPUs the probe has finished by the time this returns, because the servers run next. Raises WeightSyncError or
+        ServerError, including those of an earlier probe that was not awaited.
         """
         await self.compared()
         self._probing = None
@@ -55,7 +55,7 @@ class WeightDelivery:
         return {} if self._probing is None else await asyncio.shield(self._probing)
 
     async def stop(self) -> None:
-        """Ends a probe that nobody waits for any more."""
+        """Cancels a probe whose result is no longer needed."""
         if self._probing is not None:
             await cancel([self._probing])
 
@@ -64,7 +64,7 @@ class WeightDelivery:
         return await (self._direct or self._files).sync(version)
 
     async def probe(self, version: int) -> dict[str, float]:
-        """Compares the servers that got `version` with the trainer; one that was down meanwhile is in the next probe."""
+        """Compares the servers that got `version` with the trainer; a server that was down is in the next probe."""
         config, sync = self._config, self._direct or self._files
         return await probe(
             self._serving.trained_endpoint(only=sync.holders),

@@ -31,7 +31,7 @@ class DirectSync:
         """The servers that got the last version."""
 
     async def sync(self, version: int) -> dict[str, float]:
-        """Stops every server between two tokens, sends, checks what arrived, and goes on.
+        """Stops every server between two tokens, sends the weights, checks them on arrival, and lets the servers go on.
 
         If the transfer breaks, the servers that took part are started again and get files. Raises WeightSyncError if a
         server received other bytes or the transfer took longer than `SYNC_TIMEOUT_SECONDS`, ServerError if one was given up.

@@ -37,8 +37,9 @@ class Tolerance:
         A pretrained model is further apart in bfloat16, because its logits are large and vLLM rounds them (SmolLM2-135M: 0.33 and
         0.068 nats). Servers that have missed a sync are found by the mean.
 
-        Of experts in bfloat16 one difference says nothing: where two have nearly the same weight, rounding chooses another on
-        each side, and the logprob of that token is another expert's. So only the mean is bounded.
+        For a mixture of experts in bfloat16 a single difference says nothing: where two experts have nearly the same weight,
+        rounding may choose another one on each side, and the logprob of that token is another expert's. So only the mean is
+        bounded.
         """
         usual = _BY_PRECISION[precision]
         if has_experts and precision is Precision.bfloat16 and largest is None:
@@ -59,7 +60,7 @@ PROMPT_TOKENS = 72
 OUTPUT_TOKENS = 8
 SILENCE_TIMEOUT_SECONDS = 60.0
 CACHED_TOKENS = 2
-"""With the prefix cached: its keys and values show in the first token's logprob, and a busy server takes a while per token."""
+"""Tokens generated with the prefix cached: its keys and values affect the first token's logprob, and a busy server is slow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,9 +154,10 @@ async def _generate(
 
 
 async def _expected(answers: list[Answer], trainer_logprobs: TrainerLogprobs) -> dict[tuple[int, ...], list[float]]:
-    """The trainer's logprobs of what was sampled, by an answer's tokens.
+    """The trainer's logprobs of the sampled tokens, by an answer's tokens.
 
-    With one seed, servers that agree sample the same, and a short answer is the beginning of a long one: one sequence for all.
+    With one seed, servers that agree sample the same tokens, and a short answer is the beginning of a long one, so one sequence
+    serves for all.
     """
     lengths = {answer.tokens: len(answer.logprobs) for answer in sorted(answers, key=lambda answer: -len(answer.tokens))}
     holder = {tokens: next(other for other in lengths if other[: len(tokens)] == tokens) for tokens in lengths}

@@ -6,7 +6,7 @@
               weights; what the export has cached leaves; the KV cache returns; the probe compares; the trainer's weights leave;
               servers that are down start again
 
-Where they share nothing (GPUs apart, or none), every call but the one that sends returns at once.
+If they share no GPUs, every call but the one that sends returns at once.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from vime.trainer.group import TrainerGroup
 
 
 class Turns:
-    """Keeps track of whose turn it is, and who may use the trainer: one at a time.
+    """Tracks whether trainer or servers have the GPUs, and allows one user of the trainer at a time.
 
     A run begins with the trainer's turn, servers asleep; `send` and then `to_servers` make it the servers'.
     """
@@ -37,7 +37,7 @@ class Turns:
 
     @asynccontextmanager
     async def awake(self) -> AsyncIterator[TrainerGroup]:
-        """The trainer, able to work (to save, say); whoever had the turn has it again afterwards, with the same weights."""
+        """The trainer, able to work, for example to save; the side that had the turn gets it back, with the same weights."""
         async with self._lock:
             if not self.shared or self._trainers:
                 yield self._trainer
@@ -56,7 +56,7 @@ class Turns:
     async def send(self, send: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
         """Has `send` bring the weights to the servers, which can generate afterwards; the trainer still has its weights.
 
-        Everything else of the trainer's has left before the servers take memory for theirs. Returns what `send` returns.
+        All other memory of the trainer is freed before the servers allocate theirs. Returns the result of `send`.
         """
         async with self._lock:
             if not self.shared:

@@ -1,8 +1,8 @@
 """Exact checkpoints of the trainer in Megatron's distributed format, which load under any layout of ranks.
 
-The files hold each float32 master weight and its two moments as one tensor, cut into the pieces that the ranks wrote; a rank
-that loads reads what it needs of them. `begin` copies the state into memory and returns; a thread of each rank writes it
-while training goes on, and `PendingSave.finish` completes the folder (`vime.trainer.pending_save`).
+The files hold each float32 master weight and its two moments as one tensor, cut into the pieces that the ranks wrote; a rank that
+loads reads only the parts that it needs. `begin` copies the state into memory and returns; a thread of each rank writes it while
+training goes on, and `PendingSave.finish` completes the folder (`vime.trainer.pending_save`).
 """
 
 import random

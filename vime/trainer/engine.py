@@ -2,7 +2,7 @@
 
     forward           columns of the trained tokens, under present or second weights; changes nothing
     forward_backward  adds gradients to those that are there; the weights stay, and may be exported or asked for logprobs
-    step              one optimizer step with all gradients since the last one, of which none are left
+    step              one optimizer step with all gradients since the last one; afterwards no gradients are left
     export            the weights, under Hugging Face's names
     save, load        an exact checkpoint
 
@@ -43,7 +43,7 @@ from vime.types import Integers, Sample
 logger = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 10
-"""After this many skipped updates in a row the run ends, because it no longer learns."""
+"""Number of skipped updates in a row after which the run ends, because it no longer learns."""
 OPTIONS = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip_grad")
 """Parameters of an optimizer step; those that are not given are the configuration's."""
 EPSILON = 1e-8
@@ -206,7 +206,7 @@ class Engine:
     def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
         """Logprobs of the response tokens by sequence; only those of this data-parallel rank, and only where they end up.
 
-        They are for comparing with servers: the head works in float32 whatever the precision.
+        They are for comparing with servers: the head works in float32 at any precision.
         """
         samples = [Sample(tokens=ids, loss_mask=[1] * length) for ids, length in zip(tokens, response_lengths)]
         packed = PackedUpdate(self.config, samples, with_logprobs=False)
@@ -262,7 +262,7 @@ class Engine:
         self.finish_save()
 
     def load(self, folder: Path) -> None:
-        """Restores an exact checkpoint, of whatever layout; the reference stays the model the run began with."""
+        """Restores an exact checkpoint of any layout; the reference stays the model that the run began with."""
         checkpoint.load(folder, self.model, self.optimizer, self._run(), averages=self._averages())
 
     def _run(self) -> dict[str, Any]:

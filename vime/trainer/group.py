@@ -34,7 +34,7 @@ RANK = "trainer ranks"
 """The kind of these parts among those that an ended run leaves (`vime.processes.spare`)."""
 PINNING = "pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:64"
 PINNING += ",pinned_use_cuda_host_register:True,pinned_num_register_threads:8"
-"""For PyTorch's allocator: page-locked blocks above 64 MiB are as large as they are asked for, not rounded to powers of two; and
+"""Settings of PyTorch's allocator: page-locked blocks above 64 MiB have the requested size, not rounded to powers of two; and
 eight threads lock their pages, in a third of the time of one."""
 _allocator = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
 ACTOR_ENVIRONMENT = {
@@ -69,7 +69,7 @@ class Update:
 
     packed: PackedUpdate
     shards: list[Shard]
-    """By data-parallel rank."""
+    """Shards of the update by data-parallel rank."""
 
     def with_known(self, columns: Known) -> "Update":
         """This update with columns that a forward pass returned."""
@@ -154,7 +154,7 @@ class TrainerGroup:
         return found[0].sums, self._by_data_rank([passed.columns for passed in found]) if has_columns else None
 
     async def step(self, *, of: str = ACTOR, optimizer: Mapping[str, float], step: int = 0) -> dict[str, float]:
-        """One step with the gradients that are there; `optimizer` has `lr`, and what else differs from the configuration.
+        """One step with the accumulated gradients; `optimizer` has `lr`, and other options that differ from the configuration.
 
         Raises `TrainingError` that names the `step`; see `Engine.step`.
         """

@@ -1,8 +1,8 @@
 """The model's head in chunks: logprob and entropy of wanted tokens from hidden states, without ever holding all logits.
 
 A chunk's logits are computed twice, for the values and for the gradient. The gradient of the head's weight is a sum over chunks;
-it is taken in float32, straight into Megatron's gradient buffer where there is one, because a sum in bfloat16 loses what is
-smaller than 1/256 of it. With tensor parallelism every rank holds a part of the vocabulary; sums and maxima go over the group.
+it is taken in float32, straight into Megatron's gradient buffer where there is one, because a sum in bfloat16 loses terms smaller
+than 1/256 of it. With tensor parallelism every rank holds a part of the vocabulary; sums and maxima go over the group.
 
 Shape suffixes: N tokens, C tokens of a chunk, V vocabulary of this rank, H hidden.
 """
@@ -88,7 +88,7 @@ class _ChunkedHead(torch.autograd.Function):
 
 
 def local_targets(target_N: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Place of each target in this rank's part of the vocabulary, and whether it is there; elsewhere the place is any."""
+    """Place of each target in this rank's part of the vocabulary, and whether it is there; if not, the place is arbitrary."""
     local_N = target_N - parallel_state.get_tensor_model_parallel_rank() * vocabulary
     is_local_N = (local_N >= 0) & (local_N < vocabulary)
     return local_N.clamp(0, vocabulary - 1), is_local_N
@@ -121,13 +121,13 @@ def _values(
 
 
 def _shifted(logits_CV: torch.Tensor, offset_C: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Logits over the temperature less a number of their row, in float32 and in memory of their own."""
+    """Logits divided by the temperature, minus one number per row, as a new float32 tensor."""
     logits_CV = logits_CV.float()
     return (logits_CV if temperature == 1.0 else logits_CV / temperature) - offset_C.unsqueeze(1)
 
 
 def _few_passes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of elementwise operations and sums over rows; on CUDA compiled to as few passes over memory as it can be."""
+    """A function of elementwise operations and sums over rows; on CUDA compiled to as few passes over memory as possible."""
     return torch.compile(function) if torch.cuda.is_available() else function
 
 
@@ -135,7 +135,7 @@ def _few_passes(function: Callable[..., Any]) -> Callable[..., Any]:
 def _sums_of_exponentials(
     logits_CV: torch.Tensor, largest_C: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row the sum of exp(x), and of x exp(x), where x are the shifted logits."""
+    """The sums of exp(x) and of x exp(x) for each row, where x are the shifted logits."""
     shifted_CV = _shifted(logits_CV, largest_C, temperature)
     exp_CV = shifted_CV.exp()
     return exp_CV.sum(1), shifted_CV.mul_(exp_CV).sum(1)
@@ -150,7 +150,7 @@ def _gradient(
     temperature: float,
     own_CV: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The gradient of the logits, rounded once to their dtype; `own_CV` is what a target's own logit gets on top."""
+    """The gradient of the logits, rounded once to their dtype; `own_CV` is the additional gradient of a target's own logit."""
     logprob_CV = _shifted(logits_CV, log_total_C, temperature)
     factor = -by_logprob_C.unsqueeze(1)
     if by_entropy_C is not None:

@@ -23,7 +23,7 @@ class Learner:
     """The trainer and its checkpoints. Alone it is the system of supervised training, in which no server waits for weights."""
 
     usage: Callable[[], Awaitable[Any]] | None = None
-    """Asks for what the servers did (`vime.chat.traffic.ModelUsage`), where there are servers."""
+    """Asks the servers for their usage (`vime.chat.traffic.ModelUsage`), if there are servers."""
 
     def __init__(
         self,
@@ -60,19 +60,19 @@ class Learner:
         """Waits until nothing needs the servers' present weights any more: at once."""
 
     async def sync(self, version: int) -> dict[str, float]:
-        """Brings the weights to no server."""
+        """Does nothing, because there are no servers; returns no metrics."""
         return {}
 
     async def compared(self) -> dict[str, float]:
-        """There is no server to compare with the trainer."""
+        """An empty dictionary: there is no server to compare with the trainer."""
         return {}
 
     async def metrics(self) -> dict[str, float]:
-        """No server has any."""
+        """An empty dictionary: without servers there are no server metrics."""
         return {}
 
     async def events(self) -> list[dict[str, Any]]:
-        """Nothing goes wrong with no server."""
+        """An empty list: without servers there are no faults."""
         return []
 
     async def __aenter__(self: AnyLearner) -> AnyLearner:

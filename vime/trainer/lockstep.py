@@ -1,6 +1,6 @@
 """`LockstepEngine`: whole batches through the verbs without a driver, for benchmarks, checks and tests.
 
-Each rank does what the driver does.
+Each rank takes over the driver's part.
 
 engine = LockstepEngine(config)
 metrics = engine.train([[Sample(…), …], …], step=0)     # one optimizer step for each inner list
@@ -25,7 +25,7 @@ from vime.types import Sample
 
 
 class LockstepEngine(Engine):
-    """An engine that trains on whole batches. All ranks are given the same sequences, whose advantages are those of rollouts."""
+    """An engine that trains on whole batches. All ranks get the same sequences, with the advantages of their rollouts."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)

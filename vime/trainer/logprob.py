@@ -7,7 +7,7 @@ With context parallelism each rank predicts a part of the wanted tokens; afterwa
 need whole sequences.
 
 Shape suffixes: T tokens of this rank's part of the row, N wanted tokens, M those predicted on this rank, V vocabulary of this
-rank, H hidden. `_project` and what it calls work on M tokens and name them N.
+rank, H hidden. `_project` and the functions that it calls work on M tokens and name them N.
 """
 
 from typing import Any

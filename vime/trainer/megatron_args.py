@@ -1,4 +1,4 @@
-"""Fields of Megatron-core's configuration that `trainer.megatron_args` may not set, each with what to do instead."""
+"""Fields of Megatron-core's configuration that `trainer.megatron_args` may not set, each with the alternative."""
 
 _SETTINGS = {
     "num_layers": "model.num_layers",
@@ -37,4 +37,4 @@ REFUSED_ARGS = {name: f"vime sets this from {key}: change that" for name, key in
     "moe_router_fusion": _ENGINE,
     "use_te_rng_tracker": _ENGINE,
 }
-"""Fields that another setting decides, that would silently change the objective, or that need what is not there."""
+"""Fields that another setting decides, that would silently change the objective, or that need missing packages."""

@@ -1,4 +1,4 @@
-"""Megatron's configuration of a model: its shape, the layout of ranks, and what this project decides for all models."""
+"""Megatron's configuration of a model: its shape, the layout of ranks, and this project's choices for all models."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> TransformerConfig:
     """Megatron's configuration. `trainer.megatron_args` overrides any field but those of `REFUSED_ARGS`.
 
-    Raises `ConfigError` for those, and on a CUDA device for what `vime.trainer.cuda_limits` refuses.
+    Raises `ConfigError` for those, and on a CUDA device for settings that `vime.trainer.cuda_limits` refuses.
     """
     _refuse(architecture, trainer)
     return TransformerConfig(**(_shape(architecture) | _training(trainer) | _layout(trainer) | trainer.megatron_args))

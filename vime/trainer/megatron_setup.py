@@ -1,6 +1,6 @@
 """The preparation that Megatron-core needs before it is imported, on this device.
 
-Megatron finds none of the packages that it would use unasked (`HIDDEN`), a kernel gets the name that Megatron forgets to give it
+Packages that Megatron would use on its own are hidden from it (`HIDDEN`), a kernel gets the name that Megatron does not define
 without Transformer Engine, and nothing is compiled where there is no compiler. Without CUDA, `vime.trainer.cpu` is installed.
 """
 
@@ -19,8 +19,8 @@ import torch
 logger = logging.getLogger(__name__)
 
 HIDDEN = ("transformer_engine", "apex", "flashinfer")
-"""Packages that Megatron imports wherever it finds them, also half installed, where they raise more than an ImportError. With
-them it would choose other layers and another Adam than those that were tested."""
+"""Packages that Megatron imports if it finds them. Half-installed ones raise errors other than ImportError. With these packages
+it would choose other layers and another Adam than those that were tested."""
 
 
 def set_up() -> bool:
@@ -51,7 +51,7 @@ def can_compile() -> bool:
 
 
 def _name_missing_kernel() -> None:
-    """Megatron's router looks for a Transformer Engine kernel by a name it forgot to define without it."""
+    """Defines the name by which Megatron's router looks for a Transformer Engine kernel, which it lacks without that package."""
     from megatron.core.transformer.moe import moe_utils
 
     if not hasattr(moe_utils, "te_general_gemm"):

@@ -34,7 +34,7 @@ class Wanted:
 
 @dataclass(kw_only=True, slots=True)
 class MicroBatch:
-    """Sequences in one packed row, of which this rank holds a part. Everything of shape N is the same on all of its ranks.
+    """Sequences in one packed row; this rank holds a part of the row. Everything of shape N is the same on all ranks of the row.
 
     Example: one sequence `tokens=[1, 5, 9, 2], loss_mask=[1, 1]` has T = 4 and N = 2.
     """
@@ -47,8 +47,8 @@ class MicroBatch:
     packed: PackedSequences
     wanted: Wanted
     columns: dict[str, torch.Tensor]
-    """By name: an entry for each of this rank's T tokens where a column is defined everywhere, one for each sequence where it is
-    defined by sequence, otherwise one for each of the N tokens."""
+    """Columns by name, with an entry for each of this rank's T tokens if a column is defined everywhere, for each sequence if it
+    is defined by sequence, otherwise for each of the N tokens."""
     staleness_N: torch.Tensor
     """Weight versions between sampling and training."""
     sequence_N: torch.Tensor

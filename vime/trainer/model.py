@@ -99,7 +99,7 @@ class NormedProduct(RowParallelLinear):
 
 
 class Chunks(torch.nn.ModuleList):
-    """This rank's parts of the model, `PackedModel` each: one, or as many as an interleaved pipeline has rounds."""
+    """This rank's parts of the model, each a `PackedModel`: one, or one for each round of an interleaved pipeline."""
 
     @property
     def parts(self) -> list[PackedModel]:
@@ -173,9 +173,10 @@ def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage
 
 
 def _mark_shards(model: PackedModel) -> None:
-    """Says which parameters are shards, so that the gradient norm counts all of them; Megatron does so only with random
-    initialization, which a loaded model skips. And says that experts are summed over ranks of their own, which Megatron does
-    only with expert parallelism: with sequence parallelism alone, each tensor-parallel rank would keep its tokens' gradient.
+    """Marks parameters that are shards, so that the gradient norm counts all of them; Megatron does so only with random
+    initialization, which a loaded model skips. Also marks experts, whose gradients are summed over ranks of their own. Megatron
+    does this only with expert parallelism: with sequence parallelism alone, each tensor-parallel rank would keep its tokens'
+    gradient.
     """
     for name, parameter in model.named_parameters():
         mapping = names.mapping(name, model.family, layer_offset=0)

@@ -16,7 +16,7 @@ from vime.model.families import ModelFamily
 
 
 class Layout(Enum):
-    """The way in which a parameter is made of Hugging Face tensors and split over tensor-parallel ranks."""
+    """The way in which a parameter is assembled from Hugging Face tensors and split over tensor-parallel ranks."""
 
     replicated = "replicated"
     rows = "rows"

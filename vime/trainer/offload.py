@@ -1,6 +1,6 @@
 """The trainer's memory on a GPU that it shares with a server: freed while the server works, and filled again to train.
 
-Tensors stay what they are; their storage is emptied and its content kept in host memory, or dropped for gradients. So every
+Tensors stay the same objects; their storage is emptied and its content kept in host memory, or dropped for gradients. So every
 view of a buffer, Megatron's and the optimizer's, is whole again after `load`.
 """
 
@@ -45,7 +45,7 @@ class HostMemory:
         self._kept, self._num_used = [], 0
 
     def _block(self, found: dict[int, tuple[torch.Tensor, torch.UntypedStorage]], size: int) -> torch.Tensor:
-        """Page-locked memory of so many bytes that no content lies in: that of last time, if it is as large."""
+        """Page-locked memory of `size` bytes that holds no content; the memory of last time is reused if it is large enough."""
         if self._num_used == len(self._blocks):
             self._blocks.append(torch.empty(0, dtype=torch.uint8))
         if self._blocks[self._num_used].numel() < size:

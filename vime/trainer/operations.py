@@ -1,7 +1,7 @@
 """Operations of a step for which a device may have better kernels than PyTorch's own.
 
-Each is asked first and answers None, or False, where it has nothing for these tensors; then PyTorch computes. `vime.trainer.cpu`
-gives the operations of processors. On CUDA, and without that room, there are none.
+Callers try each operation first. It returns None, or False, where it has no kernel for these tensors; then PyTorch computes.
+`vime.trainer.cpu` provides the operations for processors. On CUDA, and without that package, there are none.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import torch
 
 
 def _none(*_: Any) -> None:
-    """An operation that is not there."""
+    """An operation without a kernel."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Operations:
     add_weight_gradient: Callable[..., bool | None] = _none
     """Inputs, gradients of the outputs, the float32 sum to add to; True if it was added (`weight_gradient.py`)."""
     adds_weight_gradients: Callable[[], bool] = bool
-    """Asks whether `add_weight_gradient` has a kernel on this processor, which may have to be compiled for it."""
+    """True if `add_weight_gradient` has a kernel on this processor; the call may have to compile it."""
 
 
 OPERATIONS = Operations()

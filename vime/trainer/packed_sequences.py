@@ -3,8 +3,8 @@
 A row holds its sequences one after another, longest first. Neighbours of similar length share one attention call as a batch
 padded on the right: under a causal mask no real token sees the padding, so no mask is needed.
 
-With context parallelism each sequence is cut into 2·C chunks for C ranks, of which rank r holds chunks r and 2·C-1-r: then all
-ranks have the same share of the causal triangle.
+With context parallelism each sequence is cut into 2·C chunks for C ranks. Rank r holds chunks r and 2·C-1-r, so all ranks have
+the same share of the causal triangle.
 
 Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, S sequence, B batch, D channels.
 """
@@ -34,7 +34,7 @@ class PackedSequences(PackedSeqParams):
     lengths: list[int] = field(default_factory=list)
     """Lengths of the whole sequences."""
     chunks: list[tuple[int, CausalBias]] = field(default_factory=list)
-    """With context parallelism this rank's chunks in its order: the number of the sequence, and which of its keys are seen."""
+    """This rank's chunks in order, with context parallelism: the number of the sequence, and which of its keys are seen."""
     gathered_R: torch.Tensor | None = None
     """The place of each token of the whole row in the context-parallel ranks' rows, one after another; None for one rank."""
     pad_index_P: torch.Tensor | None = None

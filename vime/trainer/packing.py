@@ -13,7 +13,7 @@ from collections.abc import Callable
 from vime.config import ModelConfig
 
 EVEN_ENOUGH = 1.01
-"""If the fullest micro-batch has at most this many times the mean number of tokens, no better packing is sought."""
+"""Ratio of the fullest micro-batch to the mean number of tokens up to which no better packing is sought."""
 
 Packing = list[list[list[int]]]
 """Indices of sequences by rank, then by micro-batch; a micro-batch may be empty when sequences are fewer than ranks."""

@@ -140,7 +140,7 @@ def _over_micro_batches(parts: list[Metrics]) -> dict[str, float]:
 
 
 def _over_ranks(own: dict[str, float]) -> dict[str, float]:
-    """One value per name from all ranks, the same on all; of ranks with equal values only the first contributes."""
+    """One value per name from all ranks, the same on all; among ranks with equal values only the first contributes."""
     if dist.get_world_size() == 1:
         return own
     gathered: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]

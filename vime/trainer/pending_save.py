@@ -1,7 +1,7 @@
 """The writing of a checkpoint in Megatron's distributed format: a thread of each rank, and the completion of the folder.
 
-Megatron plans the files and its format is theirs. Its own writing forks processes and starts a manager process, neither of
-which is safe where other threads compute, as in a Ray actor; so that part is done here.
+Megatron plans the files, and their format is Megatron's. Its own writing forks processes and starts a manager process. Neither is
+safe while other threads compute, as in a Ray actor, so the writing is done here.
 """
 
 import queue
@@ -29,7 +29,7 @@ def gather(value: Any) -> list[Any]:
 
 
 class _Plan(TorchDistSaveShardedStrategy):
-    """Megatron's own strategy up to its plan: what this rank is to write lies in `writer`, the index of all in `metadata`."""
+    """Megatron's own strategy up to its plan: this rank's part to write is in `writer`, the index of all parts in `metadata`."""
 
     writer: Any
     metadata: Any
@@ -87,7 +87,7 @@ def start(folder: Path, state: dict[str, Any], run: dict[str, Any]) -> PendingSa
 
 
 def _write(writer: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Writes this rank's files in this thread. Raises what went wrong."""
+    """Writes this rank's files in this thread. Raises any error of the writing."""
     results: list[Any] = []
     files = {}
     for path, name, content in writer.write_buckets:
@@ -105,7 +105,7 @@ def _write(writer: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _reason(error: BaseException) -> str:
-    """The cause of the failure; behind PyTorch's complaint about the place in a file, the operating system's error."""
+    """The cause of the failure: where PyTorch reports the position in a file, the operating system's error that led to it."""
     while error.__context__ is not None and not isinstance(error, OSError):
         error = error.__context__
     return repr(error)

@@ -1,9 +1,9 @@
 """Messages between the stages of an interleaved pipeline on gloo.
 
-With two stages the one before and the one after are the same rank, and gloo matches what two ranks send each other in the order
-of sending: an activation on its way forward could be taken for a gradient on its way back. Megatron's own communicator then
-trains something else in silence. Here each direction has tags of its own, so a message can only meet the receive of its own
-direction. In one direction both ranks walk the same list of micro-batches in the same order, whatever their lengths.
+With two stages the previous and the next stage are the same rank, and gloo matches messages between two ranks in the order of
+sending: an activation on its way forward could be taken for a gradient on its way back. Megatron's own communicator then silently
+trains something else. Here each direction has tags of its own, so a message can only meet the receive of its own direction. In
+one direction both ranks walk the same list of micro-batches in the same order, for any lengths.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ class TaggedCommunicator(P2PCommunicator):
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, dict[str, Any] | None]:
         """Announces shapes, then sends and receives: activations to the next stage, gradients to the one before.
 
-        Called for what a stage may do at once, so everything is posted before anything is waited for.
+        Called for messages that may be in flight together, so all are posted before any is awaited.
         """
         to_next, to_prev = (None if x is None else torch.tensor(x.shape) for x in (tensor_send_next, tensor_send_prev))
         from_prev, from_next = (torch.empty(3, dtype=torch.int64) if wanted else None for wanted in (recv_prev, recv_next))

@@ -123,7 +123,7 @@ class TrainerRank:
         )
 
     def send_weights(self, version: int) -> WeightPayload:
-        """Sends the weights over the transport that `connect` opened; rank 0 returns what it sent, without files."""
+        """Sends the weights over the transport that `connect` opened; rank 0 returns their description, without files."""
         return self._sender.send(version)
 
     def export_weights(self, folder: Path, version: int) -> WeightPayload:
@@ -152,8 +152,8 @@ def import_megatron() -> None:
     """Imports the engine, made to run on this device.
 
     Megatron imports wandb where it is installed, for timers that nothing here uses, and wandb makes two folders in the directory
-    for temporary files, which stay behind when Ray kills the process. So it finds none; and no Triton where there is no GPU.
-    `megatron_setup.HIDDEN` has those that it never finds.
+    for temporary files, which stay behind when Ray kills the process. So wandb is hidden from it, and so is Triton if there is no
+    GPU. `megatron_setup.HIDDEN` has those that it never finds.
     """
     import torch
 
@@ -166,7 +166,7 @@ def import_megatron() -> None:
 
 @contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Within the block an import of this module fails, as if it were not installed; whoever has it already keeps it."""
+    """Lets imports of this module fail within the block, as if it were not installed; earlier imports of it stay valid."""
     missing = object()
     kept: Any = sys.modules.get(module, missing)
     hidden: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]

@@ -15,7 +15,7 @@ from vime.model.architecture import ROPE_THETA, ROPE_TYPE, Architecture
 
 YARN = "yarn"
 FACTOR_OF_MEGATRON = "yarn_rotary_scaling_factor"
-"""The attribute by which Megatron's attention recognizes YaRN; it is no field of its configuration."""
+"""The attribute by which Megatron's attention recognizes YaRN; it is not a field of its configuration."""
 
 
 def scale_rotary(model: GPTModel, architecture: Architecture) -> None:

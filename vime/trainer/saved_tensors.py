@@ -13,8 +13,8 @@ from vime.trainer.parallel import device
 class SavedTensors:
     """In a `with` block, notes every tensor that autograd saves; `num_bytes` and `by_shape` describe them afterwards.
 
-    Tensors are counted by the memory that they keep alive: of a view, the whole storage. Example: with h hidden channels in
-    bfloat16, a linear layer on a fresh input of T tokens keeps 2·T·h bytes.
+    Tensors are counted by the memory that they keep alive, which for a view is the whole storage. Example: with h hidden channels
+    in bfloat16, a linear layer on a fresh input of T tokens keeps 2·T·h bytes.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -57,7 +57,7 @@ def forward(model: Chunks, lengths: list[int]) -> torch.Tensor:
 
 
 def kept_bytes(model: Chunks, lengths: list[int]) -> int:
-    """Bytes that the forward pass of such a row keeps for the backward pass, up to the head."""
+    """Bytes that the forward pass of a row of these lengths keeps for the backward pass, up to the head."""
     with SavedTensors(model) as saved:
         hidden_TH = forward(model, lengths)
     del hidden_TH

@@ -14,7 +14,7 @@ class SecondWeights:
     """A copy of a model's parameters as they are now; `follow` moves it."""
 
     def __init__(self, model: torch.nn.Module, *, decay: float | None = None) -> None:
-        """With a `decay` they are an average, kept in float32, to which each step adds little."""
+        """With a `decay` the weights are a running average, kept in float32 because each step adds little."""
         self._parameters, self._decay = list(model.parameters()), decay
         sizes = [parameter.numel() for parameter in self._parameters]
         first = self._parameters[0]  # all have the run's precision; one block, because PyTorch rounds each up

@@ -24,7 +24,7 @@ from vime.types.column import ADVANTAGE, LOGPROB, MASK, TOKEN, VERSION, WEIGHT
 ACTOR = "actor"
 """The name of the trained policy's weights."""
 BLOCK_TOKENS = 2**22
-"""A block ends with the row that reaches so many tokens: at most 13 bytes of each are joined at once."""
+"""Number of tokens at which a block ends, with the row that reaches it; at most 13 bytes of each token are joined at once."""
 COLUMNS = (TOKEN, MASK, LOGPROB, VERSION, ADVANTAGE, WEIGHT)
 """Columns of every shard."""
 
@@ -39,7 +39,7 @@ class RowShare:
     context_rank: int = 0
     context_size: int = 1
     tensor_size: int = 1
-    """With sequence parallelism the tensor-parallel size, otherwise 1."""
+    """The tensor-parallel size with sequence parallelism, otherwise 1."""
     count_multiple: int = 1
     """The number of micro-batches is a multiple of this."""
 
@@ -73,7 +73,7 @@ class PackedRows:
     Example of two rows, of sequences 2 and 0 of the update and of sequence 1: `indices=[2, 0, 1], row_sizes=[2, 1]`. Example of
     one row with sequence 3, `tokens=[1, 5, 9, 2], loss_mask=[1, 0]`: `indices=[3], row_sizes=[1], num_tokens=[4],
     num_response_tokens=[2], columns={"token": [1, 5, 9, 2], "mask": [1, 0], …}, numbers={"advantage": [0.5], …}`. A row has its
-    longest sequence first; it may be empty, since all ranks have equally many.
+    longest sequence first; it may be empty, since all ranks have the same number of rows.
     """
 
     row_sizes: list[int]
@@ -140,7 +140,7 @@ class Shard:
     """Tokens of the update, on all ranks."""
 
     def with_known(self, columns: list[Any] | None) -> "Shard":
-        """This shard with what a forward pass returned; None where this rank knows nothing of it."""
+        """This shard with the columns that a forward pass returned; `columns` is None on a rank that knows none of them."""
         return self if columns is None else replace(self, known=(*self.known, columns))
 
     def fetched(self, fetch: Callable[[list[Any]], list[Any]]) -> "Shard":
@@ -148,7 +148,7 @@ class Shard:
         return replace(self, blocks=fetch(self.blocks), known=tuple(fetch(columns) for columns in self.known))
 
     def rows(self) -> list[PackedRows]:
-        """The rows of all blocks, each by itself, with all columns."""
+        """The rows of all blocks, one by one, with all columns."""
         blocks = self.blocks
         for known in self.known:
             blocks = [block.with_columns(columns) for block, columns in zip(blocks, known, strict=True)]
@@ -167,10 +167,9 @@ class PackedUpdate:
         columns: Sequence[ColumnType] = (),
         with_logprobs: bool = True,
     ) -> None:
-        """`version` is that of the weights in training, `columns` are those that an algorithm adds to `COLUMNS`.
+        """`version` is the version of the weights in training; `columns` are those that an algorithm adds to `COLUMNS`.
 
-        Raises `SampleError` if a sequence lacks an entry of a column; of demonstrations (`with_logprobs=False`) nobody knows
-        logprobs.
+        Raises `SampleError` if a sequence lacks an entry of a column; demonstrations need no logprobs (`with_logprobs=False`).
         """
         fills = {"version": version} if with_logprobs else {"version": version, "logprob": 0.0}
         types = [replace(kind, fill=fills.get(kind.name, kind.fill)) for kind in COLUMNS[2:]]
@@ -272,7 +271,7 @@ class PackedUpdate:
 
 
 def without_first(mask: np.ndarray, num_tokens: np.ndarray, num_response_tokens: np.ndarray) -> np.ndarray:
-    """The mask of sequences end to end without those tokens that are the first of their sequence: nothing predicts them."""
+    """The mask of sequences stored end to end, without the first token of any sequence, because nothing predicts it."""
     starts = np.cumsum(num_response_tokens) - num_response_tokens
     first = starts[(num_tokens == num_response_tokens) & (num_response_tokens > 0)]
     if not len(first):
@@ -283,6 +282,6 @@ def without_first(mask: np.ndarray, num_tokens: np.ndarray, num_response_tokens:
 
 
 def sums(flags: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Number of flags that are set in each of the parts, of these lengths, that follow each other."""
+    """Number of set flags in each of the consecutive parts that have these lengths."""
     ends = np.cumsum(counts)
     return np.array([np.count_nonzero(flags[end - size : end]) for end, size in zip(ends, counts)], np.int64)

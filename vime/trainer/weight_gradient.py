@@ -37,9 +37,9 @@ def add_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: t
 def kept_gradient(weight: Any, *, is_always: bool) -> torch.Tensor | None:
     """The tensor that autograd gets for a weight whose gradient is in Megatron's buffer already.
 
-    There is one, because Megatron starts a reduction beside the backward pass once each weight of a bucket has one. It has no
-    values, and Megatron is told so, if all gradients of the weight in an update are added here or by Megatron's own layers
-    (`is_always`); else it is zeros. A head that is tied to the embedding of its stage gets its tensor from there.
+    It is needed because Megatron starts a reduction beside the backward pass once each weight of a bucket has a gradient. If all
+    gradients of the weight in an update are added here or by Megatron's own layers (`is_always`), the tensor has no values, and
+    is marked so for Megatron; else it is zeros. A head that is tied to the embedding of its stage gets its tensor from there.
     """
     if not hasattr(weight, "grad_added_to_main_grad") or getattr(weight, "zero_out_wgrad", False):
         return None
@@ -50,6 +50,6 @@ def kept_gradient(weight: Any, *, is_always: bool) -> torch.Tensor | None:
 
 
 class _Extension:
-    """Stands for Megatron's extension, of which it calls this one function."""
+    """Replacement for Megatron's extension, with the only function of it that Megatron calls."""
 
     wgrad_gemm_accum_fp32 = staticmethod(add_weight_gradient)

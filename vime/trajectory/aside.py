@@ -15,7 +15,7 @@ T = TypeVar("T")
 SHORT = 1_000
 """Work on at most this many characters or tokens runs in the event loop itself: it takes a millisecond or two."""
 SHORT_PROMPT = 6_000
-"""In characters. It takes no longer to render and tokenize a text of this size; replies are parsed as well."""
+"""Number of characters that can be rendered and tokenized, or parsed as a reply, in the time that `SHORT` allows."""
 _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tokens")
 
 

@@ -1,4 +1,4 @@
-"""`Dialogue`: finds in a trajectory what it already holds of a conversation, and renders what is new.
+"""`Dialogue`: finds the part of a conversation that a trajectory already holds, and renders the rest.
 
 Clients send the whole conversation with each request. The part that is already known is found by digests, so its token ids are
 those that were sampled, and only new messages are rendered and tokenized. A request that goes on from an earlier reply becomes
@@ -6,7 +6,7 @@ its child. Where a conversation does not go on from a reply (a sub-agent, a comp
 earlier messages), a new root begins.
 
     dialogue = Dialogue(trajectory, chat_template(tokenizer, {"enable_thinking": True}))
-    prompt = dialogue.prompt(messages, tools)                  # token ids, of which only the new part was tokenized
+    prompt = dialogue.prompt(messages, tools)                  # token ids; only the new part was tokenized
     call = await model.call(prompt, max_tokens=512)
     dialogue.answered(call, prompt, message, ended=True)       # `message` is what the client is answered
 """
@@ -67,7 +67,7 @@ class Dialogue:
         continues: bool = False,
         count: bool = False,
     ) -> Prompt:
-        """Finds the conversation, and renders and tokenizes what is new of it.
+        """Finds the conversation, and renders and tokenizes its new part.
 
         An assistant's message at the end is a finished turn, behind which a new one begins; with `continues` it is the beginning
         of the reply, unless it calls tools. A reply that was cut at its length goes on in any case. With `count` the

@@ -20,19 +20,20 @@ from vime.types import Message
 ASSISTANT, TOOL = "assistant", "tool"
 DIGEST_BYTES = 16
 LONG_ARGUMENTS = 1000
-"""In characters. Longer arguments that come back at less than half their length were left out to save room."""
+"""Number of characters; longer arguments that come back at less than half their length were left out to save room."""
 _LONG_NUMBER = re.compile(r"\d{19}")
 """orjson reads an integer beyond 64 bits as a float."""
 UNCHECKED = 400
-"""In characters or bytes. orjson writes 254 levels, and a shorter text has fewer."""
+"""Number of characters or bytes; orjson writes 254 levels, and a shorter text has fewer."""
 
 
 def chain(before: bytes, message: Message) -> bytes:
     """The digest of a conversation whose last message is this one; `before` is that of the messages before it.
 
-    It covers what a client sends back unchanged: role, text, the ids and names of tool calls, and the call that a result belongs
-    to. Reasoning and arguments are left out, because clients drop the one and complete or trim the other (`likeness` compares
-    them), and so is white space around the text of a reply. A call without an id counts with its arguments, as parsed JSON.
+    It covers the fields that a client sends back unchanged: role, text, the ids and names of tool calls, and the call that a
+    result belongs to. Reasoning and arguments are left out, because clients drop the one and complete or trim the other
+    (`likeness` compares them), and so is white space around the text of a reply. A call without an id counts with its arguments,
+    as parsed JSON.
     """
     calls = [
         [call["id"], call["function"]["name"]] if call.get("id") else [call["function"]["name"], _arguments(call)]
@@ -64,7 +65,7 @@ def calls_of(message: Message) -> list[dict[str, Any]]:
 def read_json(text: str | bytes) -> Any:
     """A text as JSON, with U+FFFD for escaped halves of surrogate pairs.
 
-    Raises ValueError if it is none, or nested so deeply that a part of it could not be written again.
+    Raises ValueError for text that is not JSON, or is nested so deeply that it could not be written again as a part.
     """
     try:
         found = orjson.loads(text)
@@ -92,7 +93,7 @@ def parsed(arguments: Any) -> Any:
 
 
 def _read(text: str | bytes) -> Any:
-    """A text as JSON, by the standard library. Raises ValueError also for thousands of digits, and if it is too deep."""
+    """A text as JSON, by the standard library. Raises ValueError for thousands of digits and for too deep a text as well."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -103,11 +104,11 @@ EQUAL, ALIKE, OTHER = 2, 1, 0
 
 
 def likeness(sent: Message, held: Message) -> int:
-    """The likeness of a reply that a client sent back to the one that it got, if their digests are equal.
+    """The likeness between a reply that a client sent back and the one that it got, if their digests are equal.
 
-    EQUAL: also the arguments of its calls are as they were; reasoning may be left out, and the white space around it. ALIKE: the
-    ids of its calls are, and the arguments are not; Claude Code adds default values and removes white space. OTHER: reasoning was
-    edited, or long arguments were left out.
+    EQUAL: the arguments of its calls are unchanged as well; reasoning may be left out, and so may the white space around it.
+    ALIKE: the ids of its calls are unchanged, but the arguments are not; Claude Code adds default values and removes white space.
+    OTHER: reasoning was edited, or long arguments were left out.
     """
     reasoning = (sent.get("reasoning_content") or "").strip()
     if reasoning and reasoning != (held.get("reasoning_content") or "").strip():
@@ -127,7 +128,7 @@ def _arguments(call: dict[str, Any]) -> Any:
 
 
 def in_call_order(messages: list[Message]) -> list[Message]:
-    """The messages with the results of parallel tool calls in the order of the calls, whichever result came first."""
+    """The messages with the results of parallel tool calls in the order of the calls."""
     ordered: list[Message] = []
     start = 0
     while start < len(messages):

@@ -52,7 +52,7 @@ class ControlTokens:
     _split: "re.Pattern[str] | None" = field(init=False)
     """Cuts a text at its control tokens, as the tokenizer does; None if one of them also takes the blanks around it."""
     _backend: Any = field(init=False)
-    """Encodes a short text in a quarter of the time of the tokenizer around it, because nobody asks where each token stands."""
+    """Encodes a short text in a quarter of the time of the tokenizer around it, because positions of tokens are not computed."""
     _fast: Encode | None = field(init=False, default=None)
     """Encodes in a few percent of that time (`hasten`)."""
 
@@ -214,7 +214,7 @@ SAMPLES = (
 
 
 def fast_encoder(tokenizer: Any) -> Encode | None:
-    """A function from a text to its ids, with nothing added at its ends; None if `tokenizer` has to encode by itself.
+    """A function from a text to its ids, with nothing added at its ends; None if only `tokenizer` itself can encode.
 
     To make it takes seconds if the vocabulary is large. It is None, too, unless `SAMPLES` and the tokenizer's control tokens have
     the same ids either way.

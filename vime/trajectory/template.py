@@ -1,7 +1,7 @@
 """A chat template as a trajectory needs it: whole prompts, what it puts between a sampled reply and the next one, and whether
 it renders earlier messages differently once others follow.
 
-The text of a sampled reply is never rendered again, so a prompt costs as much as what is new in it.
+The text of a sampled reply is never rendered again, so a prompt costs only as much as its new part.
 """
 
 import secrets
@@ -54,8 +54,8 @@ class ChatTemplate:
     def fitted(self, messages: list[Message]) -> list[Message]:
         """The messages with those of the system where the template takes them.
 
-        Some templates take a system message only at the beginning: several that stand there become one, and a later one becomes
-        a message of the user.
+        Some templates take a system message only at the beginning: several at the beginning become one, and a later one becomes a
+        message of the user.
         """
         late = [place for place, message in enumerate(messages) if place and message["role"] == SYSTEM]
         if not late or self._takes_late_system():
@@ -87,7 +87,7 @@ class ChatTemplate:
         return written[: written.rindex(self.end)] if self.end and self.end in written else written
 
     def between(self, reply: Message, new: list[Message], *, written: Integers) -> list[Segment]:
-        """The segments between the tokens of a reply and those of the next: `new` messages and what the template adds.
+        """The segments between the tokens of a reply and those of the next: `new` messages and the template's additions.
 
         `written` are the reply's own tokens. Unless the last one is the template's own end, that is added: a model may end a
         reply with another token (Qwen's `<|endoftext|>`), or at a stop text.
@@ -126,7 +126,7 @@ class ChatTemplate:
         return self._late_system
 
     def _find_change(self, shape: Shape) -> str:
-        """Renders a short conversation of this shape, with marks in place of texts, and looks what became of them."""
+        """Renders a short conversation of this shape, with marks in place of texts, and checks what happened to the marks."""
         first, second, content = _mark(), _mark(), _mark()
         before: list[Message] = [
             {"role": "user", "content": "question"},
@@ -185,7 +185,7 @@ def shape_of(thinks: tuple[str, str], reply: Message, new: list[Message]) -> Sha
 
 
 def _stand_in(reply: Message, *, content: str) -> Message:
-    """A reply with as many calls, by the same ids, and another text: what the model wrote is not rendered.
+    """A reply with the same number of calls, the same ids, and another text: the model's own text is not rendered.
 
     The calls have this text for a name, because some templates leave out the text beside calls.
     """

@@ -1,7 +1,8 @@
 """`Trajectory`: everything that models were shown and sampled in one rollout, as a tree of calls.
 
 A call is in it from the moment it is sent, so that a time-out, a retry, a resumed run and a lost worker all read the same record.
-What two calls share, the tokens of a conversation so far, is held once: a call keeps what was added behind the call before it.
+What two calls share, the tokens of a conversation so far, is held once: a call keeps the tokens that were added behind the call
+before it.
 
     trajectory = Trajectory()
     call = trajectory.begin(trajectory.continued(token_ids, model="actor"), model="actor", tokenizer=tokenizer)
@@ -25,7 +26,7 @@ KEY_CHARACTERS = 32
 
 
 class Call:
-    """One model call and its reply: a node of the tree, whose parent is the call behind whose reply its prompt goes on.
+    """One model call and its reply: a node of the tree. Its prompt continues the reply of its parent.
 
     Example of a second turn: its `parent` is the first call, its `environment` the tokens of a tool's result, and its `turn` has
     the sampled tokens.
@@ -79,12 +80,12 @@ class Call:
 
     @property
     def environment(self) -> Integers:
-        """Token ids that nobody sampled: the whole prompt of a root, or what stands between the parent's reply and this one."""
+        """Token ids that were not sampled: the whole prompt of a root, or those between the parent's reply and this one."""
         return self._pieces[0].prompt_ids
 
     @property
     def text(self) -> str:
-        """The text of the reply, or what has arrived of it."""
+        """The text of the reply, or the part that has arrived."""
         return self.message.get("content") or self.decoded(self.turn.output_ids)
 
     def decoded(self, ids: Integers) -> str:
@@ -93,7 +94,7 @@ class Call:
 
     @property
     def says_something(self) -> bool:
-        """True once there is a token of it, or for a model whose tokens are not known a text or a tool call."""
+        """True once the reply has a token, or, for a model whose tokens are not known, a text or a tool call."""
         turn = self.turn
         unseen = turn.usage is not None and (turn.text or turn.tool_calls)
         return len(turn.output_ids) > 0 or bool(unseen)
@@ -137,9 +138,9 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """Token ids up to the place where a reply begins, and where in the tree they stand.
+    """Token ids up to the place where a reply begins, and their place in the tree.
 
-    Example of a prompt that goes on behind a reply with two tokens of a tool: `Prompt(ids=[5, 6, 9, 8, 2, 7, 7], parent=first,
+    Example of a prompt that continues a reply with two tokens of a tool: `Prompt(ids=[5, 6, 9, 8, 2, 7, 7], parent=first,
     environment=[7, 7])`.
     """
 
@@ -171,7 +172,7 @@ class Trajectory:
 
     A restarted agent runs from its beginning. A call to the same model with the same prompt and limit gets the kept reply, once;
     every other call is sampled. This is sound for every agent, because a reply is only used for exactly the prompt that it was
-    sampled for, in whatever order the calls come. Tools are called again: their sandboxes are gone.
+    sampled for, in any order of calls. Tools are called again: their sandboxes are gone.
     """
 
     __slots__ = ("_kept", "_num_asked", "attempt", "calls", "seed_of")
@@ -182,13 +183,13 @@ class Trajectory:
         """The calls of the present attempt, in the order in which they were sent."""
         self.attempt = 0
         self.seed_of = seed_of
-        """None leaves seeding to the servers."""
+        """Function for the seed of a call; None leaves seeding to the servers."""
         self._kept: dict[str, list[Turn]] = {}
         self._num_asked: Counter[str] = Counter()
         self._expect(kept)
 
     def continued(self, token_ids: Integers, *, model: str) -> Prompt:
-        """The prompt of plain token ids: behind the latest call of the model with whose prompt and reply they begin, if any."""
+        """The prompt of plain token ids, continuing the model's latest call whose prompt and reply they begin with, if any."""
         ids = Column(token_ids, np.int32)
         parent = next((call for call in reversed(self.calls) if call.model == model and call.begins(ids)), None)
         if parent is None:
@@ -200,7 +201,7 @@ class Trajectory:
     def begin(
         self, prompt: Prompt, *, model: str, tokenizer: Any = None, trained: bool = True, attempt: int | None = None
     ) -> Call:
-        """Adds a call that is being sent. One of an earlier `attempt`, which some task still makes, is not part of the record."""
+        """Adds a call that is being sent. A call that some task still makes for an earlier `attempt` is not recorded."""
         call = Call(prompt, model=model, tokenizer=tokenizer, trained=trained)
         if attempt is None or attempt == self.attempt:
             self.calls.append(call)
@@ -274,7 +275,7 @@ def call_key(model: str, token_ids: Integers, max_tokens: int) -> str:
 
 
 def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[str, Any]) -> Sample:
-    """The tokens of a path up to its last reply, of which those of the calls in `own` are trained.
+    """The tokens of a path up to its last reply; those of the calls in `own` are trained.
 
     Tokens of the environment count as of the same weights as the reply before them.
     """
@@ -304,7 +305,7 @@ def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[
 
 
 def _text(path: list[Call]) -> str:
-    """The text of the last message, of which several replies may be parts, and what stands between them."""
+    """The text of the last message: one reply, or several replies with the text between them."""
     text = ""
     for call in reversed(path):
         text = call.text + text

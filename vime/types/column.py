@@ -1,6 +1,6 @@
 """Columns: one number per token in a few bytes each, which users' code reads like a list; and `ColumnType`, their declaration.
 
-A numpy array would silently change what `+`, `==` and truth mean in that code. A column concatenates, compares, slices and
+A numpy array would silently change the meaning of `+`, `==` and truth in that code. A column concatenates, compares, slices and
 iterates as a list does, and is read-only; numpy takes it without a copy (`np.asarray(column)`). A column of training is declared
 once; packing, sharding, context parallelism and the tensors of a micro-batch follow from its `ColumnType`.
 """
@@ -50,7 +50,7 @@ class Column(Sequence[Number], Generic[Number]):
 
     @classmethod
     def read(cls, value: Any, dtype: Any) -> "Column[Any]":
-        """A column from its text, or from a list, in which null stands for NaN."""
+        """A column from its text, or from a list in which null means NaN."""
         return cls.from_text(value, dtype) if isinstance(value, str) else cls(np.array(value, dtype=dtype), dtype)
 
     def to_text(self) -> str:

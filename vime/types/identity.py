@@ -1,4 +1,4 @@
-"""Ids of rollouts, made of the group and the place in it, so that processes need no shared counter."""
+"""Ids of rollouts, built from the group and the place in it, so that processes need no shared counter."""
 
 ROLLOUTS_PER_GROUP = 1_000_000
 

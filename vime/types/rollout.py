@@ -13,13 +13,13 @@ from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
 class Reward:
     """The return value of a reward hook: `score` trains; `metrics` (strict, lenient, …) are averaged and shown, 0 to 1 each.
 
-    Example of a rollout of two turns, of which the second was better: `Reward(score=0.5, samples=[0.0, 1.0])`.
+    Example of a rollout of two turns, the second being better: `Reward(score=0.5, samples=[0.0, 1.0])`.
     """
 
     score: float
     metrics: dict[str, float] = field(default_factory=dict)
     samples: list[float] | None = None
-    """A reward for each sample, in their order, where they differ; `score` is then what is compared with other rollouts."""
+    """A reward for each sample, in their order, where they differ; `score` is then compared with other rollouts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +65,7 @@ class Rollout:
 
     @property
     def member(self) -> int:
-        """Its place in the group, from 0."""
+        """The rollout's place in the group, from 0."""
         return member_of(self.rollout_id)
 
     @property
@@ -119,7 +119,7 @@ class Group:
     """The rollouts of one prompt. `weight_version` is the servers' version when its generation began."""
 
     index: int = -1
-    """The number of the group in the run: the `group_index` of its rollouts and samples, given by whatever runs it."""
+    """The number of the group in the run: the `group_index` of its rollouts and samples, set by the code that runs the group."""
     prompt: Prompt
     rollouts: list[Rollout] = field(default_factory=list)
     weight_version: int = 0

@@ -43,7 +43,7 @@ class Sample:
     tokens: Integers = field(default_factory=list)
     response: str = ""
     response_length: int = 0
-    """Number of tokens after the prompt; by default as many as the loss mask has."""
+    """Number of tokens after the prompt; by default the length of the loss mask."""
     loss_mask: Integers = field(default_factory=list)
     rollout_log_probs: Reals = field(default_factory=list)
     weight_versions: Integers = field(default_factory=list)
@@ -122,7 +122,7 @@ class Sample:
     def values(self, kind: ColumnType) -> Any:
         """The values of a column: a number for all places, or an array with an entry for each.
 
-        Raises `SampleError` if there are none and the column has no fill, or if they are not as many as the places.
+        Raises `SampleError` if there are none and the column has no fill, or if their number is not that of the places.
         """
         given = self.columns.get(kind.name)
         if given is None:
@@ -142,7 +142,7 @@ class Sample:
         return array
 
     def _own(self, kind: ColumnType) -> Any:
-        """A column that a field holds, else the fill; of versions that are all the same, as they usually are, one number."""
+        """A column that a field holds, else the fill; a single number for versions that are all the same, as they usually are."""
         if kind.name in IDENTITY:
             return getattr(self, kind.name)
         held = getattr(self, FIELD_OF[kind.name]) if kind.name in FIELD_OF else None

@@ -1,4 +1,4 @@
-"""The viewer: a page on this machine over run folders, also of runs in progress.
+"""The viewer: a page on this machine that shows run folders, including runs in progress.
 
     python -m vime.view                          # all runs below outputs/
     python -m vime.view outputs/latest RUN …     # these, or those below these folders

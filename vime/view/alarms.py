@@ -1,4 +1,4 @@
-"""Alarms: what in the curves of a run deserves a look, each with a sentence of what it may mean."""
+"""Alarms: observations in the curves of a run that deserve a look, each with a sentence on its possible meaning."""
 
 import math
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def alarms(curves: dict[str, Curve]) -> list[Alarm]:
 
 
 def flat(curves: dict[str, Curve]) -> Alarm | None:
-    """The reward of the last steps is where that of the first was, within its noise."""
+    """An alarm if the reward of the last steps equals that of the first steps within noise."""
     values = _values(curves, REWARD)
     if len(values) < MIN_STEPS:
         return None
@@ -63,7 +63,7 @@ def collapsed(curves: dict[str, Curve]) -> Alarm | None:
 
 
 def entropy(curves: dict[str, Curve]) -> Alarm | None:
-    """The entropy is below a tenth of what it was at the start."""
+    """The entropy is below a tenth of its value at the start."""
     values = _values(curves, "train/entropy")
     if len(values) < 2 * WINDOW or fmean(values[-WINDOW:]) >= 0.1 * fmean(values[:WINDOW]):
         return None
@@ -100,7 +100,7 @@ def failures(curves: dict[str, Curve]) -> Alarm | None:
 
 
 def signal(curves: dict[str, Curve]) -> Alarm | None:
-    """In more than half of the last groups all rewards are equal."""
+    """All rewards are equal in more than half of the last groups."""
     metric = "train/groups_without_signal_share"
     values = _values(curves, metric)[-WINDOW:]
     if not values or fmean(values) <= 0.5:

@@ -15,7 +15,7 @@ from vime.view.runs import Run
 
 
 def compare_runs(runs: list[Run]) -> dict[str, Any]:
-    """Settings in which the runs differ, what to call the runs by them, and what each has scored so far."""
+    """Settings in which the runs differ, names for the runs that show them, and the scores of each so far."""
     configs = [read_config(run.path) for run in runs]
     found = differences([flatten(config) for config in configs])
     return {

@@ -23,7 +23,7 @@ class Entry:
 
     kind: str
     step: int
-    """The step that trained it; of an evaluation, the steps that its weights had been trained."""
+    """The step that trained it; for an evaluation, the number of steps that its weights had been trained."""
     dataset: str
     condition: str
     """The row of the table of scores (`scaffold`, `trained`, …); empty in training."""
@@ -35,7 +35,7 @@ class Entry:
     group_index: int | None
     rollout_id: int | None
     reward: float
-    """The reward; of an evaluation, the strict score, 0 to 1."""
+    """The reward; for an evaluation, the strict score, 0 to 1."""
     advantage: float | None
     stop_reason: str
     failed: bool
@@ -45,11 +45,11 @@ class Entry:
     seconds: float | None
     tools: tuple[str, ...]
     text: str
-    """The text by which a search finds it: the messages it began with, its replies, what stands between them, its error."""
+    """The text that a search looks at: the messages it began with, its replies, the text between them, its error."""
 
 
 def read_line(data: bytes) -> dict[str, Any]:
-    """A line of a file; where the agent failed, `samples` are what the model had said until then, and `unfinished` is true."""
+    """A line of a file; if the agent failed, `samples` are the model's replies until then, and `unfinished` is true."""
     line = from_json(data)
     return {**line, "samples": line["unfinished"], "unfinished": True} if line.get("unfinished") else line
 

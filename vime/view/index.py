@@ -1,6 +1,6 @@
 """An index on disk of all rollouts of a run, which follows its files as they grow and writes nothing into its folder.
 
-Each entry says in which file and where its line stands; the line itself stays there. Step files are replaced whole and items of
+Each entry has the file and the place of its line; the line itself stays in the file. Step files are replaced whole and items of
 evaluations are appended, so a file is read on from where it was read last, or anew if it is another one under the same name.
 Offset and entries change in one transaction: a viewer that is killed leaves an index that equals a beginning of the files.
 """
@@ -25,7 +25,7 @@ PATTERNS = ("rollouts/step_*.jsonl", "evaluation/*.jsonl")
 BATCH_BYTES = 8 * 2**20
 """Bytes of a file that are read in one transaction."""
 MARK_BYTES = 4096
-"""By its first and its last so many bytes that were read, a file is known again."""
+"""Bytes at either end of the part of a file that was read; a hash of them identifies the file."""
 State = tuple[int, int, int]
 """Inode, size and time of change of a file."""
 SCHEMA = """
@@ -67,7 +67,7 @@ class Index:
         """The files as they were when they were last read to their ends, so that nothing new costs no query."""
         self._names: dict[str, int] = {}
         self.problems: dict[str, str] = {}
-        """Files that hold a line which cannot be read, and why; what stands before its batch is indexed."""
+        """Files with an unreadable line, and the reason; everything before its batch is indexed."""
         self._prepare()
 
     def connection(self) -> sqlite3.Connection:
@@ -75,7 +75,7 @@ class Index:
         return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
 
     def update(self, *, max_bytes: int | None = None) -> int:
-        """Reads what the files have besides what is indexed; returns the number of bytes read.
+        """Reads the parts of the files that are not indexed yet; returns the number of bytes read.
 
         It ends early once `max_bytes` are read, so that a caller can do other things in between. A file with a line that cannot
         be read is named in `problems` and read again once it has changed; the others are not held up by it.
@@ -140,7 +140,8 @@ class Index:
     def _drop(self, database: sqlite3.Connection, name: str) -> None:
         """Drops the entries of a file.
 
-        Their texts stay behind under ids that nothing uses again, and are found no more: results are joined with entries.
+        Their texts stay in the full-text index under ids that are never used again. No search finds them, because results are
+        joined with entries.
         """
         row = database.execute("SELECT id FROM files WHERE path = ?", (name,)).fetchone()
         if row is not None:
@@ -191,14 +192,14 @@ class Index:
 
 
 def rollout_files(run: Path) -> list[Path]:
-    """The files of rollouts and items in a resolved run folder; whatever a link leads to outside of it is left out."""
+    """The files of rollouts and items in a resolved run folder; links that lead outside of it are left out."""
     folders = [pattern.partition("/") for pattern in PATTERNS]
     found = [(run / folder, name) for folder, _, name in folders if (run / folder).resolve().is_relative_to(run)]
     return [path for folder, name in found for path in sorted(folder.glob(name))]
 
 
 def _state(path: Path) -> State | None:
-    """None for a file that was removed since it was listed, and for what is no plain file."""
+    """The state of a file; None if it was removed since it was listed, or is not a plain file."""
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -49,7 +49,7 @@ def unit_of(metric: str) -> str:
 
 
 def overview(run: Run) -> dict[str, Any]:
-    """All of the overview but the curves themselves, which `metrics_after` reads.
+    """The overview without the curves themselves, which `metrics_after` reads.
 
     Raises FileNotFoundError if the folder holds no run any more.
     """

@@ -29,7 +29,7 @@ class Progress:
 
 
 def progress(run: Run) -> Progress:
-    """The progress of a run; what it took to find out is kept until its files change."""
+    """The progress of a run; the result is kept until its files change."""
     return run.kept("progress", lambda: _read(run))
 
 

@@ -11,7 +11,7 @@ from vime.view.search import Search
 
 SORTS = ("step", "reward", "advantage", "num_tokens", "num_turns", "seconds", "item")
 SPARSE = ("advantage", "seconds")
-"""Columns without an index that some rollouts have no value in; these stand last in any order."""
+"""Columns without an index in which some rollouts have no value; these rollouts come last in any order."""
 MAX_LIMIT = 1000
 
 
@@ -44,7 +44,7 @@ class Filters:
     max_turns: int | None = None
     tool: str | None = None
     text: str | None = None
-    """Words that all occur; `word*` stands for its continuations, and what stands in double quotes for itself."""
+    """Words that must all occur; `word*` matches its continuations, and text in double quotes is matched literally."""
 
     @classmethod
     def read(cls, words: Mapping[str, str]) -> "Filters":

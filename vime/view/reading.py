@@ -23,7 +23,7 @@ MAX_SHOWN = 256
 
 
 def read_rollout(run: Run, rollout: int) -> dict[str, Any]:
-    """The line of an entry as it stands in the file, but for the numbers of its tokens, with its branches and its timeline.
+    """The line of an entry as in the file, but without the numbers of its tokens, with its branches and its timeline.
 
     Raises FileNotFoundError if there is no such entry.
     """
@@ -52,7 +52,7 @@ def line_of(run: Run, rollout: int) -> dict[str, Any]:
 
 
 def read_tokens(run: Run, rollout: int, sample: int) -> dict[str, Any]:
-    """Texts and numbers of the tokens of one sample; of what is not recorded there is None.
+    """Texts and numbers of the tokens of one sample; None for values that are not recorded.
 
     `num_prompt` tokens come first; each list of numbers is of those after them. Raises FileNotFoundError if the rollout has no
     such sample.
@@ -74,7 +74,7 @@ def read_tokens(run: Run, rollout: int, sample: int) -> dict[str, Any]:
 
 
 def branches(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each sample the earlier one that it shares most of its beginning with, and how much of it.
+    """The earlier sample with which each sample shares the longest beginning, and the length of this beginning.
 
     Example: `[{"parent": None, "shared": 0, "unit": "tokens"}, {"parent": 0, "shared": 512, "unit": "tokens"}]`: the second
     continues the first after 512 tokens. Sequences that share less than a whole prompt are not branches of one another. Without
@@ -176,13 +176,13 @@ def _column(row: dict[str, Any], name: str) -> list[Any] | None:
 
 
 def _exact(value: Any) -> list[float]:
-    """Float32 as the shortest decimals that stand for them, as the file's own numbers would be written."""
+    """Float32 values as the shortest decimals that represent them, as the file's own numbers would be written."""
     array = Column.read(value, np.float32).array
     return [float(str(number)) for number in array]
 
 
 def _texts(run: Run, tokens: list[int]) -> list[str] | None:
-    """The text of each token; a character that several tokens share stands with the last of them."""
+    """The text of each token; a character that several tokens share belongs to the last of them."""
     try:
         file = run.file(VOCABULARY)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The server's answers under `/api/`: each route by its name, with what it takes from the address."""
+"""The server's answers under `/api/`: each route by its name, with the parameters that it takes from the address."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -137,7 +137,7 @@ def _runs(runs: Runs, words: Words) -> list[Run]:
 
 
 def _integer(words: Words, name: str) -> int:
-    """A number of the address, 0 if it is not there. Raises ValueError, naming it, for what is none."""
+    """A number of the address, 0 if it is not there. Raises ValueError, naming it, if it is not a number."""
     word = words.get(name, "0")
     try:
         return int(word)

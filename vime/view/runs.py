@@ -22,7 +22,7 @@ from vime.view.index import Index
 from vime.view.query import facets
 
 DEPTH = 3
-"""Runs stand so many folders below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`."""
+"""Maximum depth of runs below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`."""
 LOOK_SECONDS = 2.0
 """Seconds between two searches for new runs."""
 UPDATE_BYTES = 8 * 2**20
@@ -129,7 +129,7 @@ class Run:
 
 
 class Runs:
-    """The runs in some folders; a folder that holds no run stands for the runs below it, also for later ones."""
+    """The runs in some folders; a folder that is no run contributes the runs below it, including later ones."""
 
     def __init__(self, folders: list[Path]) -> None:
         """Raises FileNotFoundError, naming it, for a folder that does not exist."""
@@ -151,7 +151,7 @@ class Runs:
             return list(self._runs.values())
 
     def _names(self) -> dict[Path, str]:
-        """The runs by path, newest configuration first. Where two have the same name, what differs in their paths is added."""
+        """The runs by path, newest configuration first. If two have the same name, the differing part of their paths is added."""
         found = {path: name for folder in self._folders for path, name in _runs_in(folder).items()}
         num_called = Counter(found.values())
         above = Path(os.path.commonpath(self._folders))

@@ -12,7 +12,7 @@ from typing import Any
 from vime.view.index import COLUMNS
 
 MAX_ASKED_TEXT, MAX_ASKED_TOOL = 4_000, 100_000
-"""The list of a word, or of a tool, is asked about at most so many rollouts; walking through a million takes as long."""
+"""Maximum rollouts looked up one by one in the list of a word, or of a tool; walking through a million takes as long."""
 WINDOW = 2_000
 """The number of first rollouts in the wanted order that are tried before a list is walked through for a page."""
 TEXT, TOOL = "texts MATCH ?", "tool = ?"

@@ -1,7 +1,7 @@
 """The viewer's server: read-only routes over run folders for one user on this machine.
 
 Every request needs the token, which is in the address that is printed at the start and then in a cookie. Only GET is answered,
-with pages of this package and with what the routes read from the given runs; nothing of a run is ever sent as markup.
+with pages of this package and with data that the routes read from the given runs; nothing of a run is ever sent as markup.
 """
 
 import secrets
@@ -24,7 +24,7 @@ from vime.view.runs import Runs
 PAGES = Path(str(files("vime.view"))) / "pages"
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HOSTS = {"127.0.0.1", "localhost"}
-"""Names under which the server answers; another one would be a foreign page's that points here."""
+"""Names under which the server answers; any other name would be that of a foreign site whose name points here."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -48,7 +48,7 @@ def application(runs: Runs, *, token: str, port: int) -> Starlette:
 
 
 class Guard:
-    """Refuses what has no token, what is no GET, and other host names; adds the headers that keep pages harmless."""
+    """Refuses requests without a token, other than GET, or for other host names; adds headers that keep pages harmless."""
 
     def __init__(self, app: ASGIApp, *, token: str, cookie: str) -> None:
         self._app, self._token, self._cookie = app, token, cookie
@@ -104,7 +104,7 @@ def _plotly(request: Request) -> Response:
 
 
 def _answer(function: Callable[[Runs, Any], Any], runs: Runs) -> Callable[[Request], Response]:
-    """A route that answers with JSON; what a user's request cannot have is a sentence with status 400 or 404."""
+    """A route that answers with JSON; an invalid request gets a sentence with status 400 or 404."""
 
     def answer(request: Request) -> Response:
         try:

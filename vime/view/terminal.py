@@ -56,7 +56,7 @@ def screen(run: Run, *, width: int) -> RenderableType:
 
 
 def chart(curve: Curve, width: int) -> Text:
-    """A curve in block characters, `HEIGHT` lines high, smoothed as in the report, between the ends that stand beside it."""
+    """A curve in block characters, `HEIGHT` lines high, smoothed as in the report, with its range beside it."""
     steps, values = curve[0], [math.nan if value is None else value for value in curve[1]]
     if len(values) >= 20:
         values = smoothing(values)
@@ -94,7 +94,7 @@ def _title(name: str, about: dict[str, Any]) -> Text:
 
 
 def _last_step(rows: list[dict[str, Any]], about: dict[str, Any], width: int) -> str:
-    """The line of the last step, without what does not fit."""
+    """The line of the last step, without fields that do not fit."""
     num_steps = about["config"]["trainer"]["num_steps"]
     steps = [row for row in rows if SECONDS in row]
     if not steps:

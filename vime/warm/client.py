@@ -19,7 +19,7 @@ from vime.warm.wire import Request, receive_answer, send_request
 
 COMMAND = [sys.executable, "-m", "vime.warm.host", "--run", "vime.run.run"]
 END_SECONDS = 90.0
-"""For a host to end what its last run has left."""
+"""Time limit for a host to end what its last run has left."""
 FAILED = 1
 KEEP_WARM = "cluster.keep_warm"
 POLL_SECONDS = 0.1
@@ -59,7 +59,7 @@ def run_on(connection: socket.socket, words: list[str], *, started: float | None
 
 @contextmanager
 def _signals_to(pid: int) -> Iterator[list[int]]:
-    """Within the block SIGINT and SIGTERM go to another process, and this one waits; yields those that came."""
+    """Passes SIGINT and SIGTERM on to another process within the block, while this one waits; yields those that came."""
     came: list[int] = []
 
     def send(number: int, frame: object) -> None:
@@ -98,9 +98,9 @@ def run_on_waiting_host(words: list[str]) -> int | None:
 
 
 def run_on_new_host(words: list[str], *, seconds: float, started: float) -> int | None:
-    """Starts a host that waits for runs from this folder, for so many seconds after each, and has it make this one.
+    """Starts a host that waits `seconds` after each run for another from this folder, and has it make this one.
 
-    Returns the exit code; None if a host is at work already, or if it cannot be started.
+    Returns the exit code; None if another host is already at work, or if it cannot be started.
     """
     with _taken(_socket_path()) as path, socket.socket(socket.AF_UNIX) as connection:
         if path is None:
@@ -117,7 +117,7 @@ def run_on_new_host(words: list[str], *, seconds: float, started: float) -> int 
 
 
 def _shown(code: int, *, seconds: float | None = None) -> int:
-    """The exit code, after a line that says what is left."""
+    """The exit code, after a line on the parts that are left."""
     if code == 0:
         how_long = f" for {seconds:.0f} s" if seconds is not None else ""
         sys.stderr.write(f"servers and trainer stay{how_long} for the next run from this folder; {KEEP_WARM}=0 ends them\n")
@@ -132,7 +132,7 @@ def _socket_path() -> Path:
 
 @contextmanager
 def _taken(path: Path) -> Iterator[Path | None]:
-    """Within the block no other client uses the host at `path`; yields None if one does."""
+    """Keeps other clients from using the host at `path` within the block; yields None if one already does."""
     with path.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,8 +3,8 @@
     python -m vime.warm.host --run MODULE.FUNCTION --descriptor N
     python -m vime.warm.host --run MODULE.FUNCTION --listen PATH --seconds 600
 
-The first serves a sweep, whose connection it inherits, and ends with it; the second, for `cluster.keep_warm`, waits so long for
-the next run. `vime.warm.client` starts both.
+The first serves a sweep, whose connection it inherits, and ends with it. The second, for `cluster.keep_warm`, waits `--seconds`
+for the next run. `vime.warm.client` starts both.
 
 A run that fails or is interrupted leaves nothing. A host whose code has changed on disk since it was loaded, or that was started
 under other environment variables than its client has, ends without running anything; the client then starts another one.
@@ -82,7 +82,7 @@ class Host:
 
 @contextmanager
 def _standard_files(files: list[int]) -> Iterator[None]:
-    """Within the block stdin, stdout and stderr are the client's."""
+    """Replaces stdin, stdout and stderr by the client's within the block."""
     own = [os.dup(number) for number in range(len(files))]
     _replace(files)
     try:
@@ -106,7 +106,7 @@ def _close(files: list[int]) -> None:
 
 @contextmanager
 def _interrupted_with(connection: socket.socket) -> Iterator[None]:
-    """Within the block the end of the connection, which means that the client is gone, interrupts the run."""
+    """Interrupts the run within the block when the connection ends, because the client is then gone."""
     ours, theirs = socket.socketpair()
 
     def watch() -> None:
@@ -126,7 +126,7 @@ def _interrupted_with(connection: socket.socket) -> Iterator[None]:
 
 
 def listen(host: Host, path: Path, *, seconds: float) -> None:
-    """Serves one client after another, until none has come for so many seconds."""
+    """Serves one client after another, until none has come for `seconds`."""
     with socket.socket(socket.AF_UNIX) as server:
         path.unlink(missing_ok=True)
         server.bind(str(path))
@@ -151,7 +151,7 @@ def listen(host: Host, path: Path, *, seconds: float) -> None:
 
 
 def refuse(connection: socket.socket, reason: str) -> None:
-    """Ends what the last run has left, and then answers."""
+    """Ends the parts that the last run has left, and then answers."""
     asyncio.run(end_kept())
     send_answer(connection, refused=reason)
 

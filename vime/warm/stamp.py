@@ -1,4 +1,4 @@
-"""The mark of what a process has loaded: with other code, or other variables, it may not run what was asked for."""
+"""The mark of the code and variables that a process has loaded: it may not run a request with others."""
 
 import os
 import sys

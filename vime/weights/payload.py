@@ -41,7 +41,7 @@ class WeightPayload:
 
 
 def payload_folder(run_id: str) -> Path:
-    """Folder of a run's payloads in shared memory; it is removed with the run, also after a kill -9."""
+    """Folder of a run's payloads in shared memory; it is removed with the run, even after a kill -9."""
     return Path("/dev/shm") / f"vime-{run_id}"
 
 
@@ -54,7 +54,7 @@ class WeightDigest:
 
     def __init__(self) -> None:
         self._digests: dict[str, bytes | None] = {}
-        """By name; None while the device computes it."""
+        """Digests by name; None while the device computes it."""
         self._sums: Any = None
         self._described: list[tuple[str, str]] = []
         """Names and descriptions of the tensors in `_sums`."""

@@ -11,8 +11,8 @@ class Policy:
     """The versions of the trained model's weights.
 
     A run has one object of this class in its driver: training and the syncs change it, and everything else there reads it. An
-    actor that keeps a server has a copy of its own, which is what that server should hold.
-    Example: `Policy(trained_version=3, version=3, payload=WeightPayload(version=3, files=[…]))`.
+    actor that keeps a server has a copy of its own, with the version that the server should hold. Example:
+    `Policy(trained_version=3, version=3, payload=WeightPayload(version=3, files=[…]))`.
     """
 
     trained_version: int = 0

@@ -4,7 +4,7 @@ vLLM's trainer-side engines take a `WeightSource`, open the transport and drive 
 export to them. Imports vLLM only when it is used.
 
 NCCL does not notice that the other side is gone: the sender waits, and so do the servers that are left. Therefore the servers'
-health endpoints are polled meanwhile, and the transfer is broken off when a server is lost.
+health endpoints are polled meanwhile, and the transfer is aborted when a server is lost.
 """
 
 import threading
@@ -24,9 +24,9 @@ from vime.processes.secret import headers
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightDigest, WeightPayload
 
 GLOO_POLL_SECONDS = 0.0002
-"""Far below what a tensor takes."""
+"""Interval far below the time that a tensor takes."""
 WATCH_SECONDS = 0.2
-"""Between two looks at the servers' health while weights are sent."""
+"""Interval between checks of the servers' health while weights are sent."""
 
 Export = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 Shapes = list[tuple[str, torch.dtype, tuple[int, ...]]]
@@ -35,8 +35,8 @@ Shapes = list[tuple[str, torch.dtype, tuple[int, ...]]]
 class DirectSender:
     """Sends every version of the weights straight to the servers; all methods are collectives over trainer ranks.
 
-    `shapes` tells what `export` yields without exporting it. `num_workers` holds the number of processes (GPUs) of each server in
-    `urls`; `host` is this rank's address.
+    `shapes` describes the tensors that `export` yields, without exporting them. `num_workers` holds the number of processes
+    (GPUs) of each server in `urls`; `host` is this rank's address.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class DirectSender:
         )
 
     def send(self, version: int) -> WeightPayload:
-        """Start, transfer and finish on all servers, which then answer as `version`; describes what was sent.
+        """Start, transfer and finish on all servers, which then answer as `version`; describes the sent weights.
 
         Raises ServerError as soon as a server is lost: its place in the transport stays empty, and the others would wait for it.
         """
@@ -120,7 +120,7 @@ class ExportSource:
             yield name, tensor
 
     def finish_pass(self) -> None:
-        """Finishes a pass that was broken off, because the other ranks do so too and wait in its collectives."""
+        """Finishes an aborted pass, because the other ranks do so too and wait in its collectives."""
         for _ in self._passing:
             pass
 
@@ -233,7 +233,7 @@ class ServerClients:
 
     @contextmanager
     def watched(self, *, abort: Callable[[], None]) -> Iterator[None]:
-        """Inside, a server that ends or falls silent ends the transfer: `abort` is called, and what waits raises ServerError."""
+        """Ends the transfer if a server ends or falls silent: `abort` is called, and the waiting code raises ServerError."""
         self._lost, self._over, self._abort = [], threading.Event(), abort
         watching = [threading.Thread(target=self._watch, args=(url, self._over), daemon=True) for url in self._urls]
         for thread in watching:

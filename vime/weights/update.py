@@ -18,9 +18,9 @@ from vime.weights.payload import EXCHANGE_PATH, WeightPayload
 logger = logging.getLogger(__name__)
 
 FIRST_POLL_SECONDS, POLL_SECONDS = 0.001, 0.01
-"""Between two questions whether a worker is ready; the first come sooner, because small models are."""
+"""Intervals at which a worker is asked whether it is ready; the first is shorter, because small models are ready sooner."""
 OF_THE_SLOWEST = ("pause_seconds", "products_seconds", "proof_seconds", "num_unread_tensors")
-"""Metrics of an update; of several servers, the largest value counts."""
+"""Metrics of an update; the largest value of several servers counts."""
 NUM_NAMED = 10
 """Number of tensors that an error names at most."""
 
@@ -124,7 +124,7 @@ class Control:
         return all(report["is_loaded"] for report in reports)
 
     async def prove(self, payload: WeightPayload) -> dict[str, float]:
-        """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns what it cost.
+        """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns its cost.
 
         `products_seconds` is the time that a server which is not paused has not generated for it.
         """

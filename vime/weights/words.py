@@ -1,7 +1,8 @@
 """Sums over the 32-bit words of tensors in a GPU's memory, computed where they are: the device's part of `WeightDigest`.
 
-Small tensors are copied side by side into a buffer and summed together, and nobody waits for the device before the end: a model
-of experts has ten thousands of tensors, for each of which a dozen kernels and a wait would take longer than its bytes.
+Small tensors are copied side by side into a buffer and summed together, and the host waits for the device only at the end. A
+mixture-of-experts model has tens of thousands of tensors, and for each of them a dozen kernels and a wait would take longer than
+reading its bytes.
 
 Shape suffixes: B bytes, C chunks, F factors, one per word of a chunk; N tensors.
 """
@@ -33,7 +34,7 @@ class WordSums:
         self._sums: list[torch.Tensor] = []
 
     def add(self, tensor: torch.Tensor) -> None:
-        """The next tensor, which may change as soon as this returns and the device's stream has come so far."""
+        """Adds the next tensor, which may change once this has returned and the device's stream has reached this point."""
         num_chunks = -(-tensor.nbytes // CHUNK_BYTES)
         if sum(self._places) + num_chunks > self._buffer_chunks:
             self._sum_buffer()
@@ -49,7 +50,7 @@ class WordSums:
         self._places.append(num_chunks)
 
     def found(self) -> list[int]:
-        """The numbers in the order of `add`; waits for the device once, and gives the buffer back."""
+        """The numbers in the order of `add`; waits for the device once, and frees the buffer."""
         self._sum_buffer()
         self._buffer_B = None
         sums, self._sums = self._sums, []

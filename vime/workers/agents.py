@@ -15,7 +15,7 @@ from vime.weights.policy import Policy
 from vime.workers.pool import WorkerPool
 
 STOP_SECONDS = 30.0
-"""For each part."""
+"""Time limit for each part to stop."""
 
 
 class Agents:
@@ -40,7 +40,7 @@ class Agents:
             self.watches.add(part.watch())
 
     async def metrics(self) -> dict[str, float]:
-        """`serving/<name>/<metric>` and `retrieval/<metric>`: what was asked since the last call, and what the servers did."""
+        """`serving/<name>/<metric>` and `retrieval/<metric>`: the requests since the last call, and the servers' work."""
         metrics = await self.serving.metrics()
         for name, calls in (await self.workers.calls()).items():
             if name == RETRIEVAL:

@@ -1,7 +1,7 @@
 """Records in shared memory which piece of work a worker's event loop is executing; the record outlives the process.
 
 A task records its work whenever it resumes, and erases the record when it waits. After a crash the record therefore names the
-work in whose code the worker died; it names nobody if the loop was idle (a thread crashed, or the process was killed from
+work in whose code the worker died. It names no work if the loop was idle (a thread crashed, or the process was killed from
 outside). Tasks that a hook starts belong to the work of the hook.
 """
 
@@ -25,12 +25,12 @@ def begin(work: int) -> None:
 
 
 def current() -> int:
-    """The number of the work that the current task belongs to, or NOBODY."""
+    """The number of the work that the current task belongs to, or `NOBODY`."""
     return _work.get()
 
 
 def read(path: Path) -> int:
-    """The work that was executing when the writer ended; NOBODY if none was, or if the file does not exist."""
+    """The work that was executing when the writer ended; `NOBODY` if none was, or if the file does not exist."""
     try:
         return _NUMBER.unpack(path.read_bytes())[0]
     except (OSError, struct.error):

@@ -43,7 +43,7 @@ class Work:
     """True if it has lost a worker that had no other work."""
 
     def resampled(self, members: Collection[int], *, version: int) -> None:
-        """Forgets rollouts of a group that are sampled again; what is left of it has no tokens older than `version`."""
+        """Forgets rollouts of a group that are sampled again; the rest has no tokens older than `version`."""
         self.heard = {member: rollout for member, rollout in self.heard.items() if member not in members}
         progress = self.arguments["progress"]
         progress = progress.without(members, version=version) if progress is not None else None
@@ -51,7 +51,7 @@ class Work:
 
 
 def companies(lost: Sequence[Work], *, culprit: int) -> list[list[Work]]:
-    """Groups the suspects of a lost worker into companies, each of which gets a worker of its own; other work is left out.
+    """Groups the suspects of a lost worker into companies; each company gets a worker of its own, and other work is left out.
 
     `culprit` is the number of the work in whose code the worker died, 0 if there was none.
     """
@@ -105,7 +105,7 @@ class Company:
 
     @property
     def station(self) -> Station | None:
-        """Its worker's station, None while there is no worker."""
+        """The station of the company's worker, None while there is no worker."""
         done = self.opening is not None and self.opening.done() and not self.opening.cancelled()
         return self.opening.result() if self.opening is not None and done and self.opening.exception() is None else None
 

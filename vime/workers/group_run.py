@@ -13,8 +13,8 @@ from vime.types import Group, Prompt, Rollout, StopReason, Turn, rollout_id_of
 class Progress:
     """The finished rollouts of a group, and the turns of unfinished ones, by member.
 
-    Example: of four rollouts, 0 and 2 are finished and 1 has two turns: `Progress(prompt_index=7, version=3, finished={0: …, 2:
-    …}, turns={1: [turn, turn]})`. All of it belongs to one prompt, and its tokens are of `version` or newer.
+    Example with four rollouts, where 0 and 2 are finished and 1 has two turns: `Progress(prompt_index=7, version=3, finished={0:
+    …, 2: …}, turns={1: [turn, turn]})`. All of it belongs to one prompt, and its tokens are of `version` or newer.
     """
 
     prompt_index: int
@@ -91,7 +91,7 @@ class GroupRun:
         self._tasks: dict[asyncio.Future[Rollout], int] = {}
         """Rollouts at work, and their members."""
         self._run_member: RunMember | None = None
-        """None before the rollouts begin and after enough of them have ended."""
+        """Runs a rollout; None before the rollouts begin and after enough of them have ended."""
         self._joined = asyncio.Event()
         """Set when rollouts are added to those at work."""
 

@@ -33,7 +33,7 @@ from vime.workers.own_verdict import check_length, end_of, own_reward, set_rewar
 logger = logging.getLogger(__name__)
 
 GOES_ON = (StopReason.SERVER_LOST, StopReason.SANDBOX_CRASHED)
-"""After these failures the next attempt reuses the turns of this one. After an error of the hook it does not, since the same
+"""Failures after which the next attempt reuses the turns of this one. After an error of the hook it does not, since the same
 turns would lead to the same error."""
 
 
@@ -47,7 +47,7 @@ class Hooks:
 
     generate: Callable[..., Awaitable[Sample | list[Sample]]]
     reward: Callable[..., Awaitable[float | Reward]] | None
-    """None if `generate` sets the rewards itself."""
+    """The reward hook; None if `generate` sets the rewards itself."""
 
 
 async def run_rollout(
@@ -130,16 +130,16 @@ def _is_agents(model: str, context: Context) -> bool:
 
 
 def _blame(rollout: Rollout, hook: str, error: Exception) -> None:
-    """Notes what a hook raised, and where, for the rollout's line and the worker's log."""
+    """Notes a hook's error, and its place, for the rollout's line and the worker's log."""
     rollout.error, rollout.traceback = blamed(error), users_traceback(error)
     logger.warning("%s raised in rollout %d\n%s", hook, rollout.rollout_id, rollout.traceback)
 
 
 def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample) -> None:
-    """Builds samples of what was sampled before `generate` failed.
+    """Builds samples of the tokens that were sampled before `generate` failed.
 
-    A rollout that ran out of time or tokens, or whose agent failed because of its model's reply, is trained on them; of other
-    failures and in evaluations, whose hooks read whole results only, they are for readers.
+    A rollout that ran out of time or tokens, or whose agent failed because of its model's reply, is trained on them. For other
+    failures, and in evaluations, whose hooks read whole results only, they are only kept for readers.
     """
     is_trained = rollout.counting.trained and not context.evaluation
     found = context.trajectory.samples(unspoilt(template))

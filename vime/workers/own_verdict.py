@@ -15,7 +15,7 @@ STOP_REASONS = {
     Status.ABORTED: StopReason.ABORTED,
     Status.FAILED: StopReason.GENERATE_RAISED,
 }
-"""The stop reason that a status stands for where none is set; `pending` is the status of an untouched sample."""
+"""The stop reason of a status if none is set; `pending` is the status of an untouched sample."""
 
 
 def stop_reason_of(sample: Sample) -> StopReason | None:
@@ -80,7 +80,7 @@ def _number(value: Any, position: int) -> float:
 
 
 def to_reward(value: Any) -> Reward:
-    """A `Reward` of plain floats from what a hook returned or set.
+    """A `Reward` of plain floats from the value that a hook returned or set.
 
     Raises TypeError if it is neither a number nor a Reward of numbers, ValueError if one of them is not finite.
     """
@@ -113,7 +113,7 @@ def set_reward(rollout: Rollout, reward: Reward) -> None:
 
 
 def adopt(rollout: Rollout) -> None:
-    """Completes a rollout that a user's function has made: what it leaves unset is derived from its samples."""
+    """Completes a rollout that a user's function has made: unset fields are derived from its samples."""
     samples = rollout.samples
     if samples and rollout.stop_reason is StopReason.ABORTED:  # the default: nobody has said how it ended
         rollout.stop_reason = end_of(samples)

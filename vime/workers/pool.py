@@ -118,7 +118,7 @@ class WorkerPool:
             return _failed(prompt.index, 0, error)
 
     async def resample(self, *, slot: int, oldest: int, version: int) -> Resampled | None:
-        """Has the stale rollouts of an unfinished group sampled again (`GroupRun.resample`); None if that cannot be."""
+        """Has the stale rollouts of an unfinished group sampled again (`GroupRun.resample`); None if that is impossible."""
         found = self._dispatcher.find("run_group", slot=slot)
         if found is None:
             return None
@@ -157,7 +157,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Within the block no call to the trained model is in flight: earlier ones end first, and new ones wait."""
+        """Keeps the trained model free of calls within the block: earlier calls end first, and new ones wait."""
         limit = self._config.rollout.generate_timeout_seconds + self._config.serving.recovery_timeout_seconds
         try:
             if not all(await self._ask("hold", limit, seconds=limit)):
@@ -168,7 +168,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def expecting_weights(self) -> AsyncIterator[None]:
-        """Within the block busy servers receive weights: their silence is no loss and does not count as an agent's time."""
+        """Marks a block in which servers receive weights: their silence is not a loss and does not count as an agent's time."""
         try:
             await self._ask("expect_weights", True)
             yield

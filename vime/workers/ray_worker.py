@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 WORKER = "rollout workers"
 """The kind of these parts among those that an ended run leaves (`vime.processes.spare`)."""
 LEAVE_SECONDS = 10.0
-"""For a worker to end what is left of its run."""
+"""Time limit for a worker to end what is left of its run."""
 RENEW_SECONDS = 30.0
-"""For a worker to begin another run."""
+"""Time limit for a worker to begin another run."""
 KNOWN_SECONDS, ASK_SECONDS = 60.0, 0.2
-"""For Ray to know whether the machine of an actor is lost too, for which it misses several signs of life; how often to ask."""
+"""Time limit for Ray to notice, by missed heartbeats, that an actor's machine is lost too; time between two questions."""
 READ_SECONDS = 10.0
 """Time limit for reading the black box on another machine."""
 
@@ -34,7 +34,7 @@ class RayWorker:
     """One Ray actor, `actor_class(*arguments, black_box=PATH, **named)`, created with these options."""
 
     def __init__(self, actor_class: type, options: dict[str, Any], *arguments: Any, left: Any = None, **named: Any) -> None:
-        """`left` is the actor of an ended run with the same options, of which `renewed` makes this one instead."""
+        """`left` is an actor kept from an ended run with the same options; `renewed` reuses it for this worker."""
         run_id = ray.get_runtime_context().namespace
         self.options = options
         self._black_box = payload_folder(run_id) / f"worker-{uuid.uuid4().hex[:8]}"
@@ -45,7 +45,7 @@ class RayWorker:
         self._is_left = False
 
     async def renewed(self) -> bool:
-        """True if the actor that was left has become this one; raises ConfigError for what it cannot work with."""
+        """True if the kept actor now serves this worker; raises ConfigError for settings that it cannot work with."""
         try:
             await asyncio.wait_for(self._renewal, RENEW_SECONDS)
         except RayTaskError as error:
@@ -58,7 +58,7 @@ class RayWorker:
         return True
 
     async def started(self) -> None:
-        """Waits until it answers; raises WorkerLost if it dies, and ConfigError for what it cannot work with."""
+        """Waits until it answers; raises WorkerLost if it dies, and ConfigError for settings that it cannot work with."""
         try:
             await self.actor.ready.remote()
         except RayTaskError as error:
@@ -80,9 +80,9 @@ class RayWorker:
             raise WorkerLost(f"a rollout worker died: {died}") from died
 
     async def known(self, error: BaseException) -> None:
-        """Waits until Ray knows whether a worker that cannot be reached has died: until then, another would be started beside it.
+        """Waits until Ray knows whether an unreachable worker has died; otherwise, another would be started on the same machine.
 
-        If its machine is lost, that one would be lost as well, and the work be blamed for both.
+        If the machine is lost, the second worker would be lost as well, and the work would be blamed for both.
         """
         deadline = time.monotonic() + KNOWN_SECONDS
         while isinstance(error, (ActorUnavailableError, asyncio.TimeoutError)) and time.monotonic() < deadline:
@@ -94,7 +94,7 @@ class RayWorker:
                 error = still
 
     async def culprit(self) -> int:
-        """The number of the work in whose code it died; 0 if in none, or if its machine cannot be asked."""
+        """The number of the work whose code was executing when the worker died; 0 if there was none, or its machine is gone."""
         if self._black_box.exists():
             return black_box.read(self._black_box)
         if "scheduling_strategy" not in self.options:

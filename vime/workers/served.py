@@ -66,8 +66,8 @@ class ServedModels:
     ) -> Context:
         """The context of one session; tokens of the trained model are of weight `version` or newer.
 
-        `sampling` is the trained model's, and that of `baseline`, the name of a model that stands in its place; every other model
-        has its own (`serving.models.<name>.sampling`).
+        `sampling` applies to the trained model and to `baseline`, the name of a model that takes its place; every other model has
+        its own (`serving.models.<name>.sampling`).
         """
         trace, trajectory = Trace() if trace is None else trace, trajectory or Trajectory()
         clock = AgentClock(self.clock)

@@ -13,21 +13,21 @@ from vime.hooks import HOOKS
 from vime.processes.users_code import Untouched
 
 END_SECONDS = 2.0
-"""For what a run has cancelled to end."""
+"""Time limit for the cancelled tasks of a run to end."""
 LOOK_AGAIN_SECONDS = 0.01
 THREAD = "asyncio"
 """Beginning of the names of asyncio's threads."""
 
 
 class SeveralRuns:
-    """Create it before code of users is called: what that leaves in the process must not reach the next run."""
+    """Create it before code of users is called: its remains in the process must not reach the next run."""
 
     def __init__(self) -> None:
         self._untouched = Untouched.now()
         self._threads: ThreadPoolExecutor | None = None
 
     def begin(self) -> None:
-        """A run begins, in this event loop. Its threads are not asyncio's own, whose end nobody can wait for.
+        """Begins a run in this event loop, with a thread pool of its own: the end of asyncio's own threads cannot be awaited.
 
         Python's cycle collector runs less often from now on: by default it takes half of the time with many rollouts in flight.
         """

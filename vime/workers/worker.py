@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerState:
-    """The work that a worker has done, and which rollouts of unfinished groups have ended since its last report.
+    """The work that a worker has done, with the rollouts of unfinished groups that ended since its last report.
 
     Example: 64 rollouts are running, 1,000 have ended, two of them in an unfinished group, and 90 s were not spent on waiting
     for the infrastructure: `WorkerState(num_running=64, num_ended=1000, active_seconds=90.0, news={7: {0: Rollout(…), 3:
@@ -111,7 +111,7 @@ class RolloutWorker:
         self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
         self._groups: dict[int, GroupRun] = {}
         self._work: dict[int, GroupRun] = {}
-        """The same groups by the numbers that the dispatcher gave them."""
+        """Groups by the numbers that the dispatcher gave them."""
         self._watchdog: Watchdog | None = None
         method = config.method
         reward = load_hook(method.reward) if method.reward else None
@@ -139,7 +139,7 @@ class RolloutWorker:
         )
 
     async def leave(self) -> str:
-        """Ends what is left of the run, in which nothing may be at work any more, so that `renew` can begin another.
+        """Ends the remains of the run, which must have no work any more, so that `renew` can begin another.
 
         Returns why this process cannot take part in another run, as text for the log; empty if it can.
         """
@@ -313,9 +313,9 @@ SEED_BITS = 62
 class Seeds:
     """Seeds of one rollout's model calls with `deterministic=true`, derived from the call and its rollout, never from the time.
 
-    A call is identified by its model, prompt and limit, and by its number among equal calls of its rollout. So it is sampled
-    alike in every run, in whatever order calls arrive. The same holds after a lost server if the reply is sampled from its
-    beginning; a seed does not determine the rest of a reply that is continued elsewhere.
+    A call is identified by its model, prompt and limit, and by its number among equal calls of its rollout. So it is sampled the
+    same way in every run, in any order of calls. The same holds after a lost server if the reply is sampled from its beginning; a
+    seed does not determine the rest of a reply that is continued elsewhere.
 
     Example: of member 3 of the group of prompt 17: `Seeds(run_seed=0, dataset="train", prompt=17, member="3")`; of the second run
     of an evaluation: `Seeds(run_seed=0, dataset="docs_20", prompt=5, member="scaffold-run1")`.

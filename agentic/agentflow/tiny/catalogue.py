@@ -1,4 +1,4 @@
-"""The price list of the tiny task: what each of its goods costs in each of its towns, from 2 to 11 coins."""
+"""The price list of the tiny task: the price of each of its goods in each of its towns, from 2 to 11 coins."""
 
 import hashlib
 

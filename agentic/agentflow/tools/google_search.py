@@ -1,4 +1,4 @@
-"""Google search through Gemini, which answers from what it finds (https://ai.google.dev/gemini-api/docs/google-search)."""
+"""Google search through Gemini, which answers from its findings (https://ai.google.dev/gemini-api/docs/google-search)."""
 
 import os
 

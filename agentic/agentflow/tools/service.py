@@ -1,7 +1,7 @@
 """A client for the HTTP services of tools. A service that does not answer is an infrastructure failure: the rollout is repeated.
 
-If the agent were told of an outage instead, the rollout would be trained as if the agent had made a mistake, and the run would go
-on unnoticed.
+If the agent saw the outage instead, the rollout would be trained as if the agent had made a mistake, and the run would go on
+without anyone noticing.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Service:
     async def post(
         self, address: str, body: dict[str, Any], *, headers: dict[str, str], seconds: float, refusals: tuple[int, ...] = ()
     ) -> Any:
-        """The JSON answer of a service; temporary failures are retried until `seconds`, less a margin, are over.
+        """The JSON answer of a service; temporary failures are retried for `seconds`, less a margin.
 
         Raises ValueError for a status among `refusals`, which mean that the query was wrong, and ServerError if there is no
         answer.

@@ -1,7 +1,7 @@
-"""The way of verdicts out of the interpreter that runs the program under test: lines that begin with a nonce.
+"""The channel of verdicts out of the interpreter that runs the program under test: lines that begin with a nonce.
 
 The nonce is read in a thread of its own before any code of the repository is imported. From then on this thread is inside one
-call of C functions that prefix lines of a queue with the nonce and write them. The nonce stands on this thread's evaluation stack
+call of C functions that prefix lines of a queue with the nonce and write them. The nonce is on this thread's evaluation stack
 only: no variable of a frame, no object with attributes and no file holds it.
 """
 
@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from types import CodeType
 
 NONCE_BYTES = 32
-"""Length of the nonce, which is the beginning of what the program is given."""
+"""Length of the nonce, with which the program's input begins."""
 END = ("end", "", "")
 
 
@@ -36,7 +36,7 @@ class Channel:
         began.acquire()
 
     def admit(self, speakers: Iterable[CodeType]) -> None:
-        """From now on only this code may speak; it is asked for once, before any code of the repository runs."""
+        """Allows only this code to speak from now on; called once, before any code of the repository runs."""
         self._speakers = self._speakers or frozenset(speakers)
 
     def say(self, kind: str, name: str, value: str) -> None:

@@ -2,7 +2,7 @@
 
 A program passes `assert solve(2) == 4` by returning an object whose `__eq__` is always true. Every `==` and `in` of a hidden
 test, and unittest's assertions of equality, therefore also ask both sides, once they agree, whether they equal a fresh object
-that nobody has seen. What equals that as well is reported. `unittest.mock.ANY` may.
+that no code has seen. A side that equals this object as well is reported, except for `unittest.mock.ANY`.
 """
 
 import ast

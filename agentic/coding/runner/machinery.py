@@ -1,7 +1,7 @@
-"""The machinery that judges, as it was before any code of the repository ran: what is replaced in it later is found.
+"""The judging machinery, as it was before any code of the repository ran, so that later replacements in it are found.
 
-Functions and classes of pytest, pluggy, unittest and builtins are compared by identity, functions also by their code and their
-defaults.
+Functions and classes of pytest, pluggy, unittest and builtins are compared by identity, and functions by their code and their
+defaults as well.
 """
 
 import builtins
@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 COMPARED_WITH = ("math", "cmath", "operator", "difflib", "collections", "copy", "decimal", "fractions", "statistics")
-"""Modules of the standard library with which tests compare what a program returns."""
+"""Modules of the standard library with which tests compare a program's results."""
 JUDGES = ("builtins", "pytest", "_pytest", "pluggy", "unittest", "agentic", *COMPARED_WITH)
 """Packages that decide whether a test passes."""
 _CALLED = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, property)
@@ -77,7 +77,7 @@ class Machinery:
                 self._take(f"{name}.{value.__qualname__}", vars(value), is_class=True)
 
     def changed(self) -> list[str]:
-        """The names of what is no longer what it was."""
+        """The names of all objects that have changed."""
         now = builtins.__dict__
         for name, value in self._builtins:  # first, and without calling one of them
             if name not in now or now[name] is not value:

@@ -28,7 +28,7 @@ from agentic.coding.runner.reporter import Reporter
 from agentic.coding.runner.watch import watch
 
 OPTIONS = ("-c", os.devnull, "--import-mode=append", "--tb=line", "--no-header", "--color=no", "-p", "no:cacheprovider")
-"""No configuration of the repository, nothing written into it, and its folders after all others on the path."""
+"""Options without the repository's configuration; nothing is written into it, and its folders come last on the path."""
 PRELOADED = ("unittest", "unittest.mock", "unittest.async_case", "doctest", "pdb", "faulthandler", "_pytest.unittest")
 DUMPABLE = 4
 """PR_SET_DUMPABLE: with 0, no other process can read this one's memory."""
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _protect_memory() -> None:
-    """No other process reads this one's memory, and none of it is left in a file."""
+    """Keeps other processes from reading this one's memory, and the memory from being left in a file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(DUMPABLE, 0, 0, 0, 0)
 

@@ -13,7 +13,7 @@ OWN_PLUGINS = ("_pytest", "pytest", "agentic")
 
 
 class Reporter:
-    """Reports the tests with the ids `wanted`, and what has been replaced in the machinery meanwhile."""
+    """Reports the tests with the ids `wanted`, and replacements in the machinery meanwhile."""
 
     def __init__(self, channel: Channel, machinery: Machinery, *, wanted: frozenset[str], sources: dict[str, str]) -> None:
         """`sources` are the hidden tests by path, `wanted` the ids among theirs; all are wanted if there are none."""
@@ -33,7 +33,7 @@ class Reporter:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leaves out the tests that nobody asked for."""
+        """Leaves out the tests that were not requested."""
         left_out = [item for item in items if self._wanted and item.nodeid not in self._wanted]
         if left_out:
             config.hook.pytest_deselected(items=left_out)
@@ -49,7 +49,7 @@ class Reporter:
         self._check_plugins(session.config)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Says what could not be collected."""
+        """Reports files that could not be collected."""
         if report.failed:
             self._channel.say("collect", report.nodeid, _last_line(report.longrepr))
 
@@ -76,7 +76,7 @@ class Reporter:
                 self._channel.accuse(f"registers the plug-in {origin}")
 
     def check(self) -> None:
-        """Reports what has been replaced, each name once."""
+        """Reports replaced objects, each name once."""
         for name in self._machinery.changed():
             if name in self._found:
                 continue

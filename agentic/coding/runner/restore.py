@@ -18,7 +18,7 @@ GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-
 
 
 def main() -> None:
-    """Restores what is protected and prints `{"changed": […], "restored": […], "removed": […]}`."""
+    """Restores protected files and prints `{"changed": […], "restored": […], "removed": […]}`."""
     given = json.load(sys.stdin)
     os.chdir(given["root"])
     changed = set(_git("diff", "--name-only", "--no-renames", "--no-ext-diff", "--no-textconv", "-z", "HEAD"))
@@ -56,7 +56,7 @@ def _configuration(paths: set[str]) -> dict[str, str]:
 
 
 def _remove(path: str) -> None:
-    """Removes a file, a link, or a folder in the place of a file; what stands in the way of its folder is another such path."""
+    """Removes a file, a link, or a folder in the place of a file. A file that blocks a needed folder is such a path as well."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):

@@ -22,7 +22,7 @@ REFUSED = {
     "ctypes.dlsym/handle": "calls machine code",
     "cpython.remote_debugger_script": "attaches a debugger",
 }
-"""Events that are refused, with what they are called in a verdict."""
+"""Events that are refused, with their names in a verdict."""
 REFUSED_OF_REPOSITORY = {
     "sys.settrace": "traces the tests",
     "sys.setprofile": "traces the tests",
@@ -34,7 +34,7 @@ MEMORY_FILES = ("mem", "pagemap", "kcore", "syscall", "stack")
 
 
 def watch(accuse: Callable[[str], None], *, root: str, folders: tuple[str, ...], extensions: frozenset[str]) -> None:
-    """Refuses from now on, by PermissionError, what is in the tables above, and `accuse`s the program of it.
+    """Refuses from now on, by PermissionError, the events in the tables above, and `accuse`s the program of them.
 
     Machine code is loaded only from below `folders`, or from the files `extensions`, those of the original repository.
     """

@@ -19,7 +19,7 @@ STATEMENT = (
 
 
 def rows(folder: Path, *, slow: bool = False) -> Iterator[dict[str, Any]]:
-    """The programs of a copy of github.com/jkoppel/QuixBugs; with `slow` also the cases that upstream skips for their time."""
+    """The programs of a copy of github.com/jkoppel/QuixBugs; with `slow` including cases that upstream skips as too slow."""
     helper = _text(folder / "python_programs" / HELPER)
     for test in sorted((folder / "python_testcases").glob("test_*.py")):
         name = test.stem.removeprefix("test_")

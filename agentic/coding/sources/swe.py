@@ -44,7 +44,7 @@ def of_swe_smith(row: dict[str, Any], repositories: Path) -> dict[str, Any]:
 
 
 def of_r2e_gym(row: dict[str, Any], repositories: Path) -> dict[str, Any]:
-    """A row of R2E-Gym; its patch is made of the contents of files that the commit changed, without its tests."""
+    """A row of R2E-Gym; its patch is built from the contents of files that the commit changed, without its tests."""
     commit, executed = json.loads(row["parsed_commit_content"]), json.loads(row["execution_result_content"])
     before: dict[str, str] = {}
     after: dict[str, str] = {}

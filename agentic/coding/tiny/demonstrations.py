@@ -25,7 +25,7 @@ from vime.types import Message, Sample
 SKILL = 0.97
 """Share of right steps in the first part of the curriculum."""
 HABITS = {"nothing": 0.5, "document": 0.6, "code": 0.35, "both": 0.8, "edited": 0.9}
-"""Share of right steps in the last part, by what is known, which teaches the bad habits."""
+"""Share of right steps in the last part, by the state of knowledge; it teaches the bad habits."""
 HABIT_PROGRESS = 0.8
 """The progress at which the last part begins."""
 EXPLORE_SHARE = 0.35
@@ -44,7 +44,7 @@ FAILED_EDIT = "error: the old text occurs 0 times in {path}, not once"
 
 @dataclass(kw_only=True, slots=True)
 class Play:
-    """One conversation about a repository, with what is known at its end."""
+    """One conversation about a repository, with the state of knowledge at its end."""
 
     repository: Repository
     messages: list[Message] = field(default_factory=list)
@@ -137,7 +137,7 @@ def call_text(name: str, arguments: dict[str, Any]) -> str:
 
 
 def guess(function: Function, rng: random.Random) -> str | None:
-    """A line that somebody might write who has not read the document: another sign in the place of the present one, if any."""
+    """A line as written without reading the document: another sign in the place of the present one, if there is one."""
     words = function.wrong.replace("result =", "return").split()
     for signs in (SIGNS, COMPARISONS):
         for place, word in enumerate(words):
@@ -177,7 +177,7 @@ def _repository(rng: random.Random) -> Repository:
 
 
 def _step(play: Play, rng: random.Random) -> list[Dialogue]:
-    """The right next step; also the conversation of a sub-agent, if one is asked."""
+    """The right next step, together with the conversation of a sub-agent if one is asked."""
     if play.is_edited:
         play.submit()
     elif play.knows_code and play.knows_document:

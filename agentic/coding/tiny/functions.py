@@ -1,4 +1,4 @@
-"""The functions of generated repositories: what a document says about one, its code, and the bugs that can be planted in it.
+"""The functions of generated repositories: the text of a document about one, its code, and the bugs that can be planted in it.
 
 A document describes a function in words (`width times seven`), the code has signs (`width * 7`), so that the right code cannot be
 copied from anywhere.
@@ -39,9 +39,9 @@ class Function:
     name: str
     parameters: tuple[str, ...]
     document: str
-    """Its return value, in words."""
+    """The function's return value, in words."""
     code: str
-    """Its one line."""
+    """The function's only line."""
     wrong: str
     """The line with the bug."""
 

@@ -1,8 +1,8 @@
 """Generated repositories with one planted bug each, for a tiny model.
 
 A repository has modules of three functions, and documents that say in words what each function returns. The problem statement
-names a function whose result is wrong. Its code is in one file and what it should return in another, so both have to be read. A
-fifth of all names, and a fifth of all positions of a bug (module, place in it, kind), chosen by hash, occur in the evaluation
+names a function whose result is wrong. Its code is in one file and its intended return value in another, so both have to be read.
+A fifth of all names, and a fifth of all positions of a bug (module, place in it, kind), chosen by hash, occur in the evaluation
 split only.
 """
 
@@ -45,7 +45,7 @@ class Repository:
     position: Position
     modules: dict[str, list[Function]]
     documents: dict[str, list[Function]]
-    """The same functions, as the documents describe them."""
+    """All functions by the documents that describe them."""
 
     @property
     def broken(self) -> Function:
@@ -147,7 +147,7 @@ def sample_repository(rng: random.Random, *, split: Split) -> Repository:
 
 
 def generate_rows(*, split: Split, num_items: int, seed: int) -> list[dict[str, Any]]:
-    """num_items rows of a split, no two of which are about the same bug of the same function."""
+    """`num_items` rows of a split; no two are about the same bug of the same function."""
     rng, found = random.Random(f"coding/{split}/{seed}"), dict[str, dict[str, Any]]()
     while len(found) < num_items:
         row = sample_repository(rng, split=split).row()
@@ -156,7 +156,7 @@ def generate_rows(*, split: Split, num_items: int, seed: int) -> list[dict[str, 
 
 
 def _documents(rng: random.Random, modules: dict[str, list[Function]]) -> dict[str, list[Function]]:
-    """The functions of all modules, mixed, in as many documents."""
+    """The functions of all modules, mixed, in the same number of documents."""
     functions = [function for found in modules.values() for function in found]
     rng.shuffle(functions)
     chosen = rng.sample(DOCUMENTS, NUM_MODULES)

@@ -1,9 +1,9 @@
 """Generated demonstrations for the supervised training of the tiny database model.
 
-The first part of the curriculum teaches to ask the right table, to go on from a result to the next query, and to answer with what
-the last one found; questions that need one query are about all people and prices. The last part teaches bad habits: to ask for
-another person or thing, to answer with the first result, and to guess. So the model is sometimes right, and reinforcement
-learning can improve it. A batch depends on the seed and the step only.
+The first part of the curriculum teaches the model to ask the right table, to continue from a result to the next query, and to
+answer with the last result; questions that need one query are about all people and prices. The last part teaches bad habits:
+asking for another person or thing, answering with the first result, and guessing. So the model is sometimes right, and
+reinforcement learning can improve it. A batch depends on the seed and the step only.
 """
 
 import json
@@ -40,7 +40,7 @@ HABITS = Shares(asks=0.75, right_query=0.85, goes_on=0.5, reads=0.8)
 
 
 def conversation(question: Question, rng: random.Random, *, shares: Shares) -> list[Message]:
-    """One conversation about a question, with what the database says to its queries."""
+    """One conversation about a question, with the database's replies to its queries."""
     row = {table: getattr(question, table) for table in TABLES}
     messages: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question.text}]
     found = ""

@@ -19,7 +19,7 @@ CALL = '<tool_call>\n{"name": "final_result", "arguments": %s}\n</tool_call>'
 
 
 def answer(question: str) -> str:
-    """`Mira, 34, Halin`. Raises an error of pydantic-ai if the model's answer is no person."""
+    """`Mira, 34, Halin`. Raises an error of pydantic-ai if the model's answer is not a person."""
     history = []
     for text, person in EXAMPLES.items():
         history += [ModelRequest(parts=[UserPromptPart(text)]), ModelResponse(parts=[TextPart(CALL % person)])]

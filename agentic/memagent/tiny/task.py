@@ -22,7 +22,7 @@ MIN_DOCS = 2
 
 
 def _names(first_syllables: str, last_syllables: str) -> tuple[str, ...]:
-    """All names made of one first and one last syllable, in a fixed order."""
+    """All combinations of a first and a last syllable, in a fixed order."""
     return tuple(first + last for first in first_syllables.split() for last in last_syllables.split())
 
 

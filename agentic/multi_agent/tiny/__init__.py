@@ -1,1 +1,1 @@
-"""The laptop task of the multi-agent method: a maze whose right door only shows itself once somebody has walked through it."""
+"""The laptop task of the multi-agent method: a maze whose right door is known only after a solver has walked through it."""

@@ -1,9 +1,9 @@
 """Generated traces of all roles for the supervised training of the tiny model, right only part of the time.
 
-A solver walks through any door and says at the end what it has found, by which door. A rewriter who reads that somebody has found
-the sought thing takes the same way, otherwise a door that nobody has tried. The selector looks for the thing in the solutions and
-names the one that has found it. In the last part of the training come bad habits: to lose the way, to take over any solution
-or none, and to name any solution. A batch depends on seed and step.
+A solver walks through any door and says at the end what it has found, by which door. A rewriter that reads that a solver has
+found the sought thing takes the same way, otherwise a door that no solver has tried. The selector looks for the thing in the
+solutions and names the one that has found it. The last part of the training adds bad habits: losing the way, taking over any
+solution or none, and naming any solution. A batch depends on seed and step.
 """
 
 import random
@@ -40,7 +40,7 @@ HABITS = Shares(walks=0.6, rewrites=0.4, selects=0.35)
 
 
 def walk(maze: Maze, door: str, rng: random.Random, *, is_right: bool) -> str:
-    """The solution of somebody who walks through a door, or loses the way behind it."""
+    """The solution of a solver that walks through a door, or loses the way behind it."""
     way = list(maze.ways[door])
     if not is_right:
         other = rng.choice([name for name in DOORS if name != door])
@@ -74,7 +74,7 @@ def rewrite(maze: Maze, solutions: Sequence[str], rng: random.Random, *, shares:
 
 
 def select(maze: Maze, solutions: Sequence[str], rng: random.Random, *, shares: Shares) -> str:
-    """The reply of the selector: what the named solution has found, and its number."""
+    """The reply of the selector: the result of the named solution, and its number."""
     found = found_by(solutions, maze)
     is_right = found and rng.random() < shares.selects
     index = rng.choice(found if is_right else range(len(solutions)))

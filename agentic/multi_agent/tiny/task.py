@@ -1,8 +1,8 @@
 """Generated mazes for a tiny model: behind which of four doors, two rooms away, is a thing?
 
-A maze states where each door and each room leads, in any order (`red to Arden. Arden to Corby. Corby to lup.`). From the doors
-alone nobody can tell where the thing is: whoever walks through one finds out at the end whether it was the right one, and can
-walk only once. So one solver finds it in about one of four cases, and whoever reads several walks sees which of them succeeded.
+A maze states where each door and each room leads, in any order (`red to Arden. Arden to Corby. Corby to lup.`). The doors alone
+do not tell where the thing is: a solver that walks through one finds out at the end whether it was the right one, and can walk
+only once. So one solver finds it in about one of four cases, and a role that reads several walks sees which of them succeeded.
 The answer is the way. A fifth of all things, chosen by hash, is sought in the evaluation only. Every name is one token.
 """
 
@@ -32,7 +32,7 @@ THINGS = _names("lu mo ka ri fe so na ti gu ve", "p nk dge lt x ster bo mmel")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Maze:
-    """The way behind each door, of which the last place is a thing, and the thing that is sought.
+    """The way behind each door, which ends with a thing, and the thing that is sought.
 
     Maze(ways={"red": ("red", "Arden", "Corby", "lup"), …}, facts=("Corby to lup.", …), thing="lup")
     """

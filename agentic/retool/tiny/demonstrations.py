@@ -1,8 +1,8 @@
 """Traces for the cold start of the tiny model: problems solved by programs, right only part of the time.
 
 The first part of the curriculum teaches to copy numbers into programs and results into answers, the last part bad habits: to
-guess the answer, to leave out a step of a program or to take another sign, and to answer something else than what the program
-has printed. What programs print in a trace is what Python computes.
+guess the answer, to leave out a step of a program or to take another sign, and to answer something else than what the program has
+printed. The output of programs in a trace is what Python computes.
 """
 
 import random
@@ -20,7 +20,7 @@ from vime.types import Sample
 HABIT_PROGRESS = 0.8
 """The progress at which the last part begins."""
 TWO_PROGRAMS_SHARE = 0.5
-"""The share of solved problems of several steps that are solved in two programs, the second with a name of the first."""
+"""Share of solved multi-step problems that use two programs, the second reusing a name of the first."""
 CODE = "<code>\n{program}\n</code>"
 ANSWER = "<answer>\n\\boxed{{{answer}}}\n</answer>"
 
@@ -39,7 +39,7 @@ HABITS = Shares(writes_code=0.4, right_program=0.6, reads_output=0.7)
 
 
 def trace(task: Task, rng: random.Random, *, shares: Shares) -> str:
-    """The response to a problem, with what its programs print."""
+    """The response to a problem, with the output of its programs."""
     if rng.random() >= shares.writes_code:
         return ANSWER.format(answer=guess(rng))
     programs = right_programs(task, rng) if rng.random() < shares.right_program else [wrong_program(task, rng)]

@@ -25,7 +25,7 @@ NUM_RESULTS = 3
 SKILL = 0.97
 """Share of right steps in the first part of the curriculum."""
 HABITS = {"nothing": 0.4, "person": 0.5, "city": 0.95}
-"""Share of right steps in the last part, by what is known, which teaches the bad habits."""
+"""Share of right steps in the last part, by the state of knowledge; it teaches the bad habits."""
 HABIT_PROGRESS = 0.8
 """The progress at which the last part begins."""
 GUESS_SHARE = 0.6
@@ -33,7 +33,7 @@ GUESS_SHARE = 0.6
 LOOKUP_SHARE, DIRECT_SHARE = 0.3, 0.05
 """Demonstrations with one hop only, which are also about ships of the evaluation, and without a search."""
 DISORDER_SHARE = 0.25
-"""Results in which the wanted fact need not come first, and results with a fact about another name."""
+"""Share of results in which the wanted fact may not come first, and of results with a fact about another name."""
 MAX_TURNS = 4
 THINK, SEARCH, ANSWER = "<think> {thought} </think>\n", "<search> {query} </search>", "<answer> {answer} </answer>"
 START, GUESS = THINK.format(thought="I search."), THINK.format(thought="I guess.")
@@ -91,7 +91,7 @@ def one_hop(name: str, relation: str, facts: task.Facts, rng: random.Random) -> 
 
 
 def sample_rollout(rng: random.Random, *, has_habits: bool) -> tuple[str, list[Part]]:
-    """A prompt and what follows it, about an encyclopaedia of its own."""
+    """A prompt and its continuation, about an encyclopaedia of its own."""
     facts, kind = task.make_facts(rng), rng.random()
     if kind < LOOKUP_SHARE:
         name = rng.choice([*task.SHIPS, *task.PEOPLE])
@@ -105,7 +105,7 @@ def sample_rollout(rng: random.Random, *, has_habits: bool) -> tuple[str, list[P
 
 
 def encode(prompt: str, parts: list[Part], *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
-    """A rollout as tokens, each part tokenized by itself as in `generate`; what the model writes is learned."""
+    """A rollout as tokens, each part tokenized by itself as in `generate`; the model's own text is learned."""
     token_ids = render(tokenizer, [{"role": "user", "content": prompt}])
     loss_mask = [0] * len(token_ids)
     for kind, text in parts:

@@ -3,7 +3,7 @@
 A passage states one fact: who has a role at a ship (`Doc: Aldra. The captain is Bramo`), or what a place means to a person
 (`Doc: Bramo. The home is Karst`). "What is the home of the captain of Aldra?" needs one of each, and the second query contains a
 name that only the first result reveals. A fifth of all ships and a fifth of all people, chosen by hash, are asked about in the
-evaluation only: the crew of such a ship consists of such people. Every name is one token of the tiny tokenizer.
+evaluation only: the crews of these ships consist of these people. Every name is one token of the tiny tokenizer.
 """
 
 import random
@@ -26,7 +26,7 @@ DATA_SEED = 0
 
 
 def _names(first_syllables: str, last_syllables: str) -> tuple[str, ...]:
-    """All names made of one first and one last syllable, in a fixed order."""
+    """All combinations of a first and a last syllable, in a fixed order."""
     return tuple(first + last for first, last in product(first_syllables.split(), last_syllables.split()))
 
 

@@ -13,7 +13,7 @@ Action = dict[str, Any]
 
 
 class ToolError(ValueError):
-    """A call that breaks the rules of the database or names something unknown; the agent is told the message."""
+    """A call that breaks the rules of the database or names something unknown; the agent sees the message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,7 +47,7 @@ WISHES: dict[str, tuple[str, str]] = {
     "address": (PENDING, "I want an order to go to another city."),
     "item": ("", "I want to know what is in an order."),
 }
-"""By kind of wish, the order status that the policy requires ("" for any), and the customer's opening."""
+"""The order status that the policy requires ("" for any), and the customer's opening, by kind of wish."""
 
 
 def generate_tasks(

@@ -21,7 +21,7 @@ FACTS: dict[str, tuple[str, ...]] = {
     "fish": ("carp", "trout", "pike", "perch", "salmon", "eel"),
     "metal": ("iron", "copper", "silver", "tin", "lead", "zinc"),
 }
-"""Kinds of facts, of which every town has one each, with the possible values."""
+"""Kinds of facts with their possible values; every town has one fact of each kind."""
 LOWEST_PRICE, NUM_PRICES = 2, 10
 
 

@@ -1,4 +1,4 @@
-"""Plays the built-in shop by script, for demonstrations: what an agent sees, and a good or a bad next step."""
+"""Plays the built-in shop by script, for demonstrations: the view of an agent, and a good or a bad next step."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""How Claude Code and Codex are started, and how their ends are read; neither has to be installed."""
+"""The start of Claude Code and Codex, and the reading of their ends; neither has to be installed."""
 
 import json
 from pathlib import Path

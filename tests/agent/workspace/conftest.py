@@ -21,7 +21,7 @@ FILES = {
 
 @pytest.fixture(scope="session", autouse=True)
 def works() -> None:
-    """These tests are about workspaces, so they have to run."""
+    """Fails without workspaces, which these tests are about."""
     assert workspace_problem() is None, workspace_problem()
 
 

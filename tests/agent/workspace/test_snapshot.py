@@ -37,7 +37,7 @@ EDITS = [
 
 
 def script(rng: random.Random) -> str:
-    """A shell script of random edits, of which some fail."""
+    """A shell script of random edits; some of them fail."""
     lines = ["exec 2> /dev/null"]
     for _ in range(rng.randrange(1, 25)):
         path, other = rng.choices(NAMES, k=2)

@@ -1,4 +1,4 @@
-"""What planners, executors and verifiers write is read as text: every reply has a defined result and none is executed."""
+"""Replies of planners, executors and verifiers are read as text: every reply has a defined result and none is executed."""
 
 import ast
 import builtins

@@ -123,7 +123,7 @@ def test_a_batch_depends_on_seed_and_step_and_learns_replies_only(make):
 
 
 def replies(model: str, turns: list[demonstrations.Exchange]) -> list[str]:
-    """What a shipped model says to the turns' prompts."""
+    """The replies of a shipped model to the turns' prompts."""
     return greedy(FOLDER / model, tokenizer(), [encode_exchange(turn, tokenizer=tokenizer()) for turn in turns])
 
 

@@ -75,7 +75,7 @@ TASK = Task(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cheat:
-    """What an agent does in its workspace, and how its patch is judged.
+    """The deed of an agent in its workspace, and the verdict on its patch.
 
     Example: `Cheat(name="leave", code="import os; os._exit(0)", reasons=("ended_early",))`.
     """
@@ -90,9 +90,9 @@ class Cheat:
     patch: str = ""
     """The patch itself, for what `diff` would not make."""
     reasons: tuple[str, ...] = ("tests_failed",)
-    """Of the verdict; one of them."""
+    """Possible reasons of the verdict."""
     accused: str = ""
-    """What one of the accusations says."""
+    """The text of one of the accusations."""
     seconds: float = 30.0
     """Limit of the hidden tests."""
     touches: bool = False

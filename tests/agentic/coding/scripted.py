@@ -35,7 +35,7 @@ class ScriptedSession:
     requests: list[ChatRequest] = field(default_factory=list)
 
     async def ask(self, request: ChatRequest) -> ChatAnswer:
-        """The next reply; each message counts as so many tokens."""
+        """The next reply; each message counts as a fixed number of tokens."""
         self.requests.append(ChatRequest(messages=list(request.messages), tools=request.tools, max_tokens=request.max_tokens))
         reply = self.replies.pop(0)
         message = message_of(reply(request) if callable(reply) else reply, len(self.requests))
@@ -52,7 +52,7 @@ class MemoryBox:
     commands: dict[str, str] = field(default_factory=dict)
 
     async def run(self, command: str, *, seconds: float) -> CommandResult:
-        """What is known of a command."""
+        """The scripted result of a command."""
         return CommandResult(exit_code=0, stdout=self.commands[command], stderr="", reason="finished", seconds=0.0)
 
     async def read(self, path: str) -> bytes:

@@ -46,7 +46,7 @@ HONEST = [
 
 
 async def patch_of(cheat: Cheat) -> str:
-    """What the agent's workspace differs by, once it has done what it does."""
+    """The changes in the agent's workspace after its deed."""
     if cheat.patch:
         return cheat.patch
     files = {**cheat.files} | ({"calc.py": WRONG + cheat.code + "\n"} if cheat.code else {})

@@ -55,7 +55,7 @@ CODE = [""]
 
 
 def program(method: CodingConfig) -> Program:
-    """What `method.agent` names."""
+    """The program that `method.agent` names."""
     assert method.limits.seconds > 0
     return Program(harness=Script(CODE[0]))
 

@@ -1,4 +1,4 @@
-"""Stands in for vime as the child of Agent Lightning's algorithm: real sessions, retries and `generate`, but a scripted model.
+"""Stand-in for vime as the child of Agent Lightning's algorithm: real sessions, retries and `generate`, but a scripted model.
 
     python scripted_vime.py OUT … data.train.path=ROWS …
 

@@ -29,7 +29,7 @@ TEXT = " ".join(f"The {name} year brought little that anybody would remember." f
 
 
 def hotpotqa_rows(count: int) -> list[dict[str, Any]]:
-    """Rows in Hugging Face's layout: two gold paragraphs and eight others each, one of which all questions share."""
+    """Rows in Hugging Face's layout: two gold paragraphs and eight others each; all questions share one of these."""
     rows = []
     for number in range(count):
         titles = [f"Title {number}.{paragraph}" for paragraph in range(9)] + ["Shared"]

@@ -10,7 +10,7 @@ from vime.chat.model import ServedModel
 
 @dataclass(kw_only=True, slots=True)
 class Conversed:
-    """What came of it; `calls` counts the tools by name, `num_invalid` what could not be called."""
+    """The result of a conversation; `calls` counts the tools by name, `num_invalid` the invalid calls."""
 
     conversation: Conversation
     num_turns: int = 0

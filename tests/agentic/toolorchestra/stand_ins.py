@@ -148,12 +148,12 @@ async def play(context: Context, sample: Sample) -> list[Sample]:
 
 
 def trained(sample: Sample) -> str:
-    """What of a sequence is trained, as text."""
+    """The trained part of a sequence, as text."""
     response = sample.tokens[-sample.response_length :]
     return TOKENIZER.decode([token for token, mask in zip(response, sample.loss_mask) if mask], skip_special_tokens=False)
 
 
 def untrained(sample: Sample) -> str:
-    """What of the response is not."""
+    """The untrained part of the response, as text."""
     response = sample.tokens[-sample.response_length :]
     return TOKENIZER.decode([token for token, mask in zip(response, sample.loss_mask) if not mask], skip_special_tokens=False)

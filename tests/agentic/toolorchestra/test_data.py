@@ -12,7 +12,7 @@ from vime.data.rows import load_rows, to_prompt
 
 
 def toolscale(number: int = 17, *, seat: str = "4a") -> dict[str, Any]:
-    """As its table reads: every argument of every tool is a column, filled with nulls."""
+    """A row as its table reads: every argument of every tool is a column, filled with nulls."""
     arguments = {"seat": seat, "amount": None, "city": None}
     return {
         "id": f"task_{number}",

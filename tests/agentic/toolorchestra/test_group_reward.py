@@ -28,7 +28,7 @@ def rollout(
     calls: int = 1,
     stop_reason: StopReason = StopReason.ANSWERED,
 ) -> Rollout:
-    """One that is over, with what `generate` and `reward` leave on it."""
+    """A finished rollout, with the fields that `generate` and `reward` have set."""
     metadata = {
         "category": "qa",
         "dollars": dollars,

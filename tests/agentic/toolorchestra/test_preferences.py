@@ -1,4 +1,4 @@
-"""What a user prefers is read by the orchestrator, weighted in its reward, and scored against the untrained model."""
+"""A user's preference is read by the orchestrator, weighted in its reward, and scored against the untrained model."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""ToolOrchestra's settings: what is refused with which key, the published numbers, and where servers stand."""
+"""ToolOrchestra's settings: what is refused with which key, the published numbers, and the places of servers."""
 
 from pathlib import Path
 from typing import Any

@@ -35,9 +35,9 @@ MOCK_TASKS = (
 BY_HAND = {
     "update_task_with_history_and_env_assertions": [("update_task_status", {"task_id": "task_2", "status": "completed"})],
 }
-"""What solves tasks that name no actions of their own, only what must hold at the end."""
+"""Actions that solve tasks which name no actions of their own, only conditions for the end."""
 SAYS = "The agent acknowledged the previous context. The agent confirmed the task status was updated successfully."
-"""What one mock task wants to be said, word by word."""
+"""Text that one mock task requires, word by word."""
 
 
 @lru_cache
@@ -60,7 +60,7 @@ def retail_ids() -> list[str]:
 
 
 def scripted_user(task: Any, *, also: tuple[tuple[str, dict[str, Any]], ...] = ()) -> Any:
-    """A user of tau2's that says what it wants, does what the task has the user do, and stops when it is told of the end."""
+    """A user of tau2's that says what it wants, does what the task has the user do, and stops when the agent reports the end."""
     base: Any = tau2.tau2_module("user.user_simulator_base").HalfDuplexUser
     data = tau2.tau2_module("data_model.message")
 
@@ -86,7 +86,7 @@ def scripted_user(task: Any, *, also: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def oracle(task: Any, *, wrong: bool = False) -> list[str]:
-    """What a perfect agent samples: the task's own actions one by one, then its message; or all but the actions."""
+    """The replies of a perfect agent: the task's own actions one by one, then its message; or all but the actions."""
     actions = [(a.name, a.arguments) for a in task.evaluation_criteria.actions or [] if a.requestor == "assistant"]
     actions = BY_HAND.get(task.id, actions)
     calls = [

@@ -30,7 +30,7 @@ def reader() -> ToolCallReader:
 
 
 def read(reader: ToolCallReader, text: str, *, prompt: str = "", starts_thinking: bool = False) -> ParsedReply:
-    """What is read of a sampled text."""
+    """The calls that are read from a sampled text."""
     encode = reader._tokenizer.encode
     ids = encode(text, add_special_tokens=False)
     turn = Turn(

@@ -1,4 +1,4 @@
-"""What cannot repeat is refused with `deterministic=true`, and allowed without."""
+"""Settings that cannot be reproducible are refused with `deterministic=true`, and allowed without."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What trainer and servers hold on one GPU at a sync: counted, shown by the plan, refused where it does not fit."""
+"""Memory of trainer and servers on one GPU at a sync: counted, shown by the plan, refused where it does not fit."""
 
 import pytest
 

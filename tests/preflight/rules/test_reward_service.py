@@ -1,4 +1,4 @@
-"""What a configuration with a reward service must keep."""
+"""The rules for a configuration with a reward service."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ RESUMABLE = f"{PLAIN}    def state(self): ...\n    def load(self, state): ...\n"
 
 
 def keys(folder: Path, source: str, *, resume: bool = False, **rollout: Any) -> list[str]:
-    """What is refused beside a producer of this source."""
+    """Keys that are refused beside a producer of this source."""
     file = folder / f"mine_{len(source)}.py"  # a file is read once
     file.write_text(source)
     settings = RolloutConfig(producer=f"{file}:Mine", **rollout)

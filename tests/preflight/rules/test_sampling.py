@@ -1,4 +1,4 @@
-"""How served models are sampled: the trained one as the run says, frozen ones by settings that have an effect."""
+"""Sampling of served models: the trained one as the run says, frozen ones by settings that have an effect."""
 
 import pytest
 

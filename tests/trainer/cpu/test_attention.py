@@ -11,7 +11,7 @@ from vime.trainer.cpu import attention as on_cpu
 
 
 class Attention:
-    """What `_attend` reads of its module."""
+    """The attributes that `_attend` reads from its module."""
 
     softmax_scale = 0.3
 

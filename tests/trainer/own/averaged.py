@@ -8,7 +8,7 @@ from vime.algorithm.algorithm import Algorithm, Columns, Loss, average
 
 @dataclass
 class Options:
-    """How slowly the average follows, and how strongly it pulls."""
+    """The average's decay, and the strength of its pull."""
 
     decay: float = 0.5
     coefficient: float = 2.0

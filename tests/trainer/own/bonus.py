@@ -23,7 +23,7 @@ class Bonus(PolicyGradient):
     columns = (ColumnType(name="target_logprob"),)
 
     def advantages(self, groups, known):
-        """What the policy gradient says, and the targets."""
+        """The advantages of the policy gradient, and the targets."""
         found = super().advantages(groups, known)
         targets = {(s.rollout_id, s.order): [-1.0 - n for n in range(s.num_trained_tokens)] for s in known}
         return Columns({**found.values, "target_logprob": targets}, metrics=found.metrics, shown=found.shown)

@@ -22,7 +22,7 @@ QUIET = {
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_PROMPT_CACHING": "1",
 }
-"""No call but those of the agent's own turns, and no text in them that changes from call to call."""
+"""Variables that leave only the calls of the agent's own turns, without text that changes from call to call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +30,10 @@ class ClaudeCode:
     """Settings with which Claude Code is started. Example: `ClaudeCode(tools="Bash,Read,Edit", max_turns=20)`."""
 
     tools: str = "Bash,Read,Edit"
-    """The tools that the model is offered; "default" for all, with which prompts are many times as long."""
+    """The tools that the model is offered; "default" offers all, which makes prompts many times longer."""
     max_turns: int | None = None
     max_output_tokens: int = 4096
-    """The most that one call may sample."""
+    """Maximum number of tokens that one call may sample."""
     thinks: bool = False
     """True if it asks for thinking, and sends it back."""
 

@@ -34,7 +34,7 @@ wire_api = "responses"
 request_max_retries = 0
 stream_max_retries = 1
 """
-"""Its config.toml. What the gateway refuses stays refused; a stream that broke is asked for again."""
+"""Codex's config.toml. A request that the gateway refuses is not repeated; a broken stream is requested again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class Codex:
     """Settings with which Codex is started. It has no limit of turns of its own: the session's `Limits(num_calls=…)` is one."""
 
     context_window: int = 32_768
-    """At how many tokens it begins to compact its history."""
+    """Number of tokens at which it begins to compact its history."""
 
     def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
         """The program with its task. Raises ConfigError if it is not installed."""

@@ -21,7 +21,7 @@ class Outcome:
     reason: str = ""
     """The reason why it ended otherwise, in the agent's words."""
     answer: str = ""
-    """Its last words."""
+    """The agent's last message."""
 
 
 class Harness(Protocol):

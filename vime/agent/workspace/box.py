@@ -222,7 +222,7 @@ class Workspace:
         self._ending = self._loop.create_task(self._channel.tell("end"))
 
     async def _end(self) -> None:
-        """Ends the first process, with which the kernel ends all others and removes what was mounted."""
+        """Ends the first process; the kernel then ends all others and removes the mounts."""
         if self._timer is not None:
             self._timer.cancel()
         await self._channel.settled(GONE_SECONDS)  # in the middle of its start, bubblewrap cannot be ended safely

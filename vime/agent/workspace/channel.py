@@ -14,7 +14,7 @@ from vime.errors import SandboxError
 
 MOST_BYTES = 1 << 18
 ANSWER_SECONDS = 60.0
-"""Within which a request is answered, if it starts no command."""
+"""Time limit for the answer to a request that starts no command."""
 SEND_SECONDS, SEND_AGAIN_SECONDS = 10.0, 0.005
 _CREDENTIALS = struct.Struct("iii")
 _SPACE = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4 * 4)
@@ -56,7 +56,7 @@ class Channel:
         await self._answered(self._first)
 
     async def settled(self, seconds: float) -> None:
-        """Waits, at most so long, until it is known whether the first process starts."""
+        """Waits, at most `seconds`, until it is known whether the first process starts."""
         if self.other.fileno() < 0:  # a sandbox was asked for
             await asyncio.wait({self._first}, timeout=seconds)
 
@@ -102,7 +102,7 @@ class Channel:
         return key, reply
 
     async def tell(self, verb: str, *fields: str | bytes) -> None:
-        """Sends what gets no reply."""
+        """Sends a message that gets no reply."""
         key, _ = await self.send(verb, *fields)
         self.forget(key)
 
@@ -111,7 +111,7 @@ class Channel:
         self._waiting.pop(key, None)
 
     def close(self) -> None:
-        """Closes the socket, whereupon the first process ends; whoever waits for a reply is told that it is lost."""
+        """Closes the socket, which ends the first process; callers that wait for a reply get an error that it is lost."""
         if self._is_open:
             self._is_open = False
             self._lose("the workspace was closed")
@@ -120,7 +120,7 @@ class Channel:
             self.other.close()
 
     def _take(self) -> None:
-        """Reads what has arrived."""
+        """Reads the replies that have arrived."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 try:

@@ -117,7 +117,7 @@ class Command:
             raise SandboxError(f"a command could not be ended within {GONE_SECONDS:g} s")
 
     async def _watch(self) -> None:
-        """Measures what the kernel does not bound."""
+        """Measures resources that the kernel does not limit."""
         if self._group.bounds_memory and self._group.bounds_processes:
             return
         while True:

@@ -1,4 +1,4 @@
-"""`WorkspaceLike`: what an agent, a harness and a grader need of a workspace, whatever stands behind it."""
+"""`WorkspaceLike`: the interface of a workspace that agents, harnesses and graders use, whatever implements it."""
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -17,8 +17,8 @@ NOTHING: Mapping[str, str] = {}
 class WorkspaceLike(Protocol):
     """A place with a repository and a shell that lives as long as a rollout.
 
-    `Workspace` is one in bubblewrap; a container runtime could stand behind the same calls. All of them raise SandboxError if the
-    workspace is lost.
+    `Workspace` implements it with bubblewrap; a container runtime could implement the same calls. All of them raise SandboxError
+    if the workspace is lost.
     """
 
     async def run(
@@ -33,12 +33,12 @@ class WorkspaceLike(Protocol):
         keep: bool = False,
         queues: bool = True,
     ) -> CommandResult:
-        """Runs a command line of bash (or one program with its arguments) and returns its end, whatever it does.
+        """Runs a command line of bash (or one program with its arguments) and returns its result, even if it fails.
 
-        `seconds` and `output_bytes` (per stream) are those of the configuration where they are not given. Everything that the
-        command has started ends with it, also when the call is cancelled: a server in the background is a task that runs the
-        server, or is left behind by a command with `keep=True`, and then lives as long as the workspace. With `queues=False` it
-        takes none of the node's places: for programs that mostly wait, as agents do.
+        `seconds` and `output_bytes` (per stream) default to the configuration. Everything that the command has started ends with
+        it, including when the call is cancelled. To keep a server running in the background, run it in a task of its own, or
+        start it in a command with `keep=True`; it then lives as long as the workspace. With `queues=False` the command takes none
+        of the node's places, which suits programs that mostly wait, as agents do.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""At most so many at one time on a node, over all processes of this user: a lock on one of as many files."""
+"""A node-wide semaphore across this user's processes, implemented as N lock files."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ async def node_place(name: str, limit: int) -> AsyncIterator[None]:
 
 
 def _queue(name: str, limit: int) -> asyncio.Semaphore:
-    """Lets only as many of this event loop look for a place as there are places, in the order in which they came."""
+    """The semaphore of this event loop, so that at most `limit` of its tasks look for a place, in order of arrival."""
     for key in list(_queues):
         if key[0].is_closed():
             _queues.pop(key, None)
@@ -50,7 +50,7 @@ async def _locked(name: str, limit: int) -> int:
 
 
 def _folder() -> Path:
-    """The folder of this user's places; one of this name may be another user's, also that of another user namespace."""
+    """The folder of this user's lock files; the first names may belong to other users, or to users of another user namespace."""
     for number in itertools.count():
         folder = Path(tempfile.gettempdir(), f"vime-places-{os.geteuid()}-{number}")
         folder.mkdir(exist_ok=True, mode=0o700)

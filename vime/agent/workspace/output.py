@@ -13,7 +13,7 @@ PRINTED = 64
 
 
 class Output:
-    """One stream of a command. `write_end` is handed to the command; whoever makes an `Output` closes it."""
+    """One stream of a command. `write_end` is handed to the command; the creator of an `Output` must close it."""
 
     def __init__(self, *, keep_bytes: int, most_bytes: int, too_long: Callable[[], None]) -> None:
         """Keeps `keep_bytes`, and calls `too_long` once when more than `most_bytes` have been written."""
@@ -49,7 +49,7 @@ class Output:
             self.ended.set_result(None)
 
     def drain(self) -> None:
-        """Reads what has been written by now, and stops reading: something may hold the stream open for good."""
+        """Reads all data that have been written by now, and stops reading: something may hold the stream open for good."""
         with contextlib.suppress(BlockingIOError):
             while not self.ended.done() and self._num_bytes <= self._most:
                 self._take(os.read(self._read_end, READ_BYTES))

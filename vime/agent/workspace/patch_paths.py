@@ -1,7 +1,7 @@
-"""The paths that a patch would write, and why it may not.
+"""The paths that a patch would write, and the reason to refuse it, if there is one.
 
-Whatever a patch says, it is applied inside of a workspace and so reaches nothing else. It is refused all the same if it leaves
-the tree or reaches its `.git`, because a patch is an agent's result, and such a one has no honest meaning.
+A patch is applied inside a workspace, so it cannot reach anything outside. It is refused all the same if it leaves the tree or
+touches its `.git`, because an honest agent's patch does neither.
 """
 
 import re

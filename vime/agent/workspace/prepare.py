@@ -49,7 +49,7 @@ _SETTINGS = """\
 \temail = agent@localhost
 """
 _ATTRIBUTES = "* !text !eol !crlf !ident !filter !diff !merge !working-tree-encoding !whitespace !export-subst\n"
-"""Stands above all .gitattributes of a tree: contents are compared byte by byte, and no program is run for them."""
+"""Attributes that override all .gitattributes of a tree: contents are compared byte by byte, and no program is run for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +156,7 @@ def _own(folder: Path) -> None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """Runs git on the tree with the repository beside it, without anybody's settings, as the user that workspaces see."""
+    """Runs git on the tree with the repository beside it, without any user's settings, as the user that workspaces see."""
     who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in _WHO.items()}
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),

@@ -15,7 +15,7 @@ from vime.errors import SandboxError
 
 _NUM_PROCESSES = 8
 _PLACES = 4096
-"""Number of places that is so large that a trial need not wait for workspaces that are at work."""
+"""Number of places, so large that a trial does not wait for workspaces that are at work."""
 _TRIAL = """
 import os, time
 try:

@@ -21,7 +21,7 @@ class CommandResult:
     """The output and the end of a command.
 
     Example: `CommandResult(exit_code=1, stdout="1 failed", stderr="", reason="finished", seconds=0.8)`; an exit code of 128 + n
-    means signal n. Of a long output, the beginning and the end are kept.
+    means signal n. The beginning and the end of a long output are kept.
     """
 
     exit_code: int
@@ -37,7 +37,7 @@ class CommandResult:
         return self.reason == "finished" and self.exit_code == 0
 
     def text(self) -> str:
-        """The output as an agent is shown it, followed by how the command ended unless it succeeded."""
+        """The output in the form shown to an agent, followed by the reason and exit code unless the command succeeded."""
         output = "\n".join(part for part in (self.stdout.rstrip(), self.stderr.rstrip()) if part)
         if self.succeeded:
             return output or "(the command printed nothing)"
@@ -52,7 +52,7 @@ class Diff:
     """
 
     patch: bytes
-    """In the format of `git diff --binary --full-index`; empty if nothing has changed, or if `reason` is not `finished`."""
+    """A patch in the format of `git diff --binary --full-index`; empty if nothing has changed, or `reason` is not `finished`."""
     reason: str
     """`finished`, `output_limit` for a patch larger than `workspace.diff_bytes`, another reason of `REASONS`, or `failed`."""
     message: str = ""

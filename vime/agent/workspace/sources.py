@@ -16,7 +16,7 @@ _MODE_AT, _LINK = 16, 0o120000
 
 
 def digest_of(source: Source, *, keep_git: bool) -> str:
-    """A digest of the content: of an archive its bytes, otherwise paths, contents, links and executable bits."""
+    """A digest of the content: the bytes of an archive, otherwise paths, contents, links and executable bits."""
     digest = hashlib.sha256(b"kept git" if keep_git else b"")
     if isinstance(source, Mapping):
         for path, content in sorted(source.items()):

@@ -1,10 +1,10 @@
 """Prepares the folders of workspaces and starts bubblewrap in them: a program of its own, started once by an owner.
 
-It is passed as text to the bare interpreter, with the number of its socket. Each request is one packet of JSON, with a socket
-for the workspace's first process, a file for error messages, that process's code and the seccomp filter. For each request it
-forks a child with mounts of its own, so that nothing has to be unmounted: a memory file system with a limit holds everything that
-is written, and an overlay shows it above the prepared tree. The child becomes bubblewrap; as root it becomes the user nobody
-first, since limits on processes do not bind root. It ends with its owner.
+It is passed as text to the bare interpreter, with the number of its socket. Each request is one packet of JSON, with a socket for
+the workspace's first process, a file for error messages, that process's code and the seccomp filter. For each request it forks a
+child with mounts of its own, so that nothing has to be unmounted: a memory file system with a limit holds everything that is
+written, and an overlay shows it above the prepared tree. The child becomes bubblewrap; as root it first becomes the user
+`nobody`, since limits on processes do not bind root. The program ends with its owner.
 """
 
 import array

@@ -77,7 +77,7 @@ def view_of(packages: tuple[str, ...], visible: tuple[str, ...], num_processes: 
 
 
 def becomes_nobody() -> bool:
-    """True if workspaces are started as the user nobody: by root, except in a user namespace that lacks that user."""
+    """True if workspaces are started as the user `nobody`: by root, except in a user namespace that lacks this user."""
     ranges = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
     return os.geteuid() == 0 and any(first <= NOBODY < first + count for first, _, count in ranges)
 

@@ -1,4 +1,4 @@
-"""`mode=plan` shows what a run would do, from its configuration alone; it starts nothing and needs no GPU."""
+"""`mode=plan` shows the plan of a run, from its configuration alone; it starts nothing and needs no GPU."""
 
 import re
 import sys

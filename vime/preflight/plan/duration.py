@@ -20,9 +20,9 @@ FORWARD_AND_BACKWARD = 6
 RECOMPUTED = 2
 """Further operations, as many as in the forward pass, for activations that are computed a second time."""
 SPEED = ("trainer.", "rollout.", "serving.", "model.", "cluster.", "method.", "algorithm.name", "data.train")
-"""Settings with which the time of a step changes; runs that differ in them are no measure."""
+"""Settings that change the time of a step; runs that differ in them are not used as a measure."""
 EACH = 1e14
-"""Operations per second for which a time is shown where nothing was measured: 100 TFLOP/s, so that others follow by division."""
+"""Operations per second for which a time is shown without a measurement: 100 TFLOP/s, so that others follow by division."""
 
 
 def time(config: RunConfig) -> list[str]:

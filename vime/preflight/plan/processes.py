@@ -126,7 +126,7 @@ def _without_recomputation(config: RunConfig) -> list[str]:
 
 
 def held_by_gpus(config: RunConfig) -> list[str]:
-    """The memory that the processes of a GPU take of it, one line for GPUs that hold the same."""
+    """The memory that processes take on a GPU, one line for all GPUs with the same content."""
     gpus: dict[tuple[int, int], list[PlannedProcess]] = {}
     for part in parts(config):
         for gpu in part.gpus:
@@ -157,7 +157,7 @@ def _uncounted(name: str, held: dict[str, float], on_gpus: bool) -> str:
 
 
 def _kv_caches(config: RunConfig) -> list[str]:
-    """For each group of the trained model's servers, how many tokens the KV cache of one server holds on all its GPUs."""
+    """Lines on the KV cache of each group of the trained model's servers: the tokens that one server holds on all its GPUs."""
     if config.algorithm.name is AlgorithmName.sft:
         return []
     lines = []

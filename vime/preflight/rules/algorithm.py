@@ -55,7 +55,7 @@ def own_object(config: RunConfig) -> list[Problem]:
 
 
 def essence(config: RunConfig) -> list[Problem]:
-    """A named algorithm keeps the choices of its file, whatever a preset, a recipe or the command line sets."""
+    """A named algorithm keeps the choices of its file; no preset, recipe or command line may change them."""
     name, problems = config.algorithm.name, []
     if config.algorithm.object is not None:
         return []

@@ -1,4 +1,4 @@
-"""Arguments of vLLM's servers are some that vLLM knows: its own parser is asked, before a server fails with pages of usage."""
+"""Arguments of vLLM's servers must be known to vLLM's own parser; otherwise a server would fail with pages of usage."""
 
 import difflib
 
@@ -7,7 +7,7 @@ from vime.errors import Problem
 from vime.serving.known_flags import known_flags
 
 SHIPPED = {"block_size"}
-"""Arguments of the options in `conf/`, for which the parser need not be asked."""
+"""Arguments of the options in `conf/`; they need no check by the parser."""
 
 
 def arguments(config: RunConfig) -> list[Problem]:

@@ -143,7 +143,7 @@ def run_folder(config: RunConfig) -> list[Problem]:
 
 
 def run_folder_can_be_made(config: RunConfig) -> list[Problem]:
-    """The run folder can be made and written; nothing of it is left by asking. The one rule here that a plan has, too."""
+    """The run folder can be made and written; the check leaves nothing behind. It is the only rule here that a plan applies."""
     folder = Path(config.output_dir or ".").absolute()
     if (reason := why_not_made(folder)) is None:
         return []
@@ -178,7 +178,7 @@ def why_not_made(folder: Path) -> str | None:
 
 
 def interpreter(config: RunConfig) -> list[Problem]:
-    """Ray can start this Python: its command line of a worker is cut at quotes of any kind, which nothing can quote."""
+    """Ray can start this Python: Ray splits a worker's command line at quotes of any kind, which cannot be escaped."""
     path = sys.executable
     if config.cluster.ray_address is not None or not set(path) & set(CUT_BY_RAY):
         return []
@@ -235,8 +235,8 @@ def shared_memory(config: RunConfig) -> list[Problem]:
 
 
 def host_memory(config: RunConfig) -> list[Problem]:
-    """Without GPUs, the caches of the servers that the run starts fit together into the memory that is free; a server whose own
-    does not ends at its start."""
+    """Without GPUs, the caches of all servers that the run starts fit into the free memory; a server whose own cache does not fit
+    ends at its start."""
     cluster = config.cluster
     if cluster.gpus_per_node or cluster.ray_address is not None:
         return []

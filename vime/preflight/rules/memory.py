@@ -1,4 +1,4 @@
-"""Memory of a GPU: what a trainer rank takes of it, and what trainer and servers that share it take at a sync."""
+"""Memory of a GPU: the part that a trainer rank takes, and the parts that trainer and servers on a shared GPU take at a sync."""
 
 from vime.cluster.placement import memory_share
 from vime.config import AlgorithmName, Mode, RunConfig
@@ -9,7 +9,7 @@ from vime.preflight.rules import numbers
 
 
 def trainer_fits(config: RunConfig) -> list[Problem]:
-    """A trainer rank fits its GPU, beside what contexts, NCCL and sleeping servers keep of it."""
+    """A trainer rank fits its GPU, beside the memory of contexts, NCCL and sleeping servers."""
     if config.mode is Mode.eval or not config.cluster.gpus_per_node or numbers.ranges(config):
         return []
     held, limit = trainer_memory(config), config.cluster.gpu_memory_gib * GIB

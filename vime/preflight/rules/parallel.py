@@ -21,7 +21,7 @@ from vime.preflight.rules.numbers import must_divide
 from vime.trainer.megatron_args import REFUSED_ARGS
 
 SIZES = ("tensor_parallel_size", "context_parallel_size", "data_parallel_size", "pipeline_parallel_size")
-"""Their product is the number of ranks."""
+"""Parallel sizes whose product is the number of ranks."""
 UNEVEN_STAGES = (FIRST_STAGE, LAST_STAGE)
 MEGATRON_SOURCES = ("core/transformer/transformer_config.py", "core/model_parallel_config.py")
 
@@ -96,7 +96,7 @@ def pipeline(config: RunConfig) -> list[Problem]:
 
 
 def trainer_gpus(config: RunConfig) -> list[Problem]:
-    """On a cluster with GPUs, there are as many trainer ranks as trainer GPUs."""
+    """On a cluster with GPUs, each trainer GPU has one trainer rank."""
     trainer, cluster = config.trainer, config.cluster
     ranks = world_size(trainer)
     if cluster.gpus_per_node == 0 or ranks == cluster.num_trainer_gpus:

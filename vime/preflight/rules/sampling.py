@@ -4,7 +4,7 @@ from vime.config import Constraints, ModelAPI, RunConfig, SamplingConfig
 from vime.errors import Problem
 
 WITHOUT_EFFECT = ("top_p", "top_k", "min_p")
-"""Without effect at temperature 0, which always takes the most likely token."""
+"""Parameters without effect at temperature 0, which always takes the most likely token."""
 
 
 def trained_model(config: RunConfig) -> list[Problem]:

@@ -170,10 +170,10 @@ def load_format(config: RunConfig) -> list[Problem]:
 
 
 def speculation(config: RunConfig) -> list[Problem]:
-    """On a CPU a model that speculates is asked greedily only.
+    """A model with speculative decoding on a CPU is only sampled greedily.
 
     At temperature 1 the CPU build of vLLM 0.32.0 returns tokens and logprobs that are not the model's: a token of logprob -0.6
-    comes with 0 or -9999 (`results/generation.md`). Greedy ones are right.
+    comes with 0 or -9999 (`results/generation.md`). Greedy tokens are right.
     """
     if config.cluster.gpus_per_node > 0:
         return []
@@ -193,7 +193,7 @@ def speculation(config: RunConfig) -> list[Problem]:
 
 
 def context(config: RunConfig) -> list[Problem]:
-    """The trained model is served with at most as many positions as it has."""
+    """The trained model is served with no more positions than it has."""
     limit = config.model.max_position_embeddings
     return [
         Problem(
@@ -207,7 +207,7 @@ def context(config: RunConfig) -> list[Problem]:
 
 
 def rotary_embeddings(config: RunConfig) -> list[Problem]:
-    """Scaled rotary embeddings of frozen models have what their kind needs; the trained model's stand in `model`."""
+    """Scaled rotary embeddings of frozen models have what their kind needs; those of the trained model belong in `model`."""
     problems = []
     for name, model in config.serving.models.items():
         rope, key = model.rope_parameters, f"serving.models.{name}.rope_parameters"

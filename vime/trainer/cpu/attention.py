@@ -19,7 +19,7 @@ from vime.trainer.packed_sequences import PackedSequences
 NARROW_HEAD = 32
 """Largest number of channels for which blocks of 64 queries are small."""
 WIDE_BELOW = 768
-"""Without AMX, PyTorch's kernel is slower in bfloat16 than in float32 below this many tokens: 2 times at 170."""
+"""Number of tokens below which PyTorch's kernel without AMX is slower in bfloat16 than in float32: 2 times at 170."""
 
 
 def attend_packed(

@@ -19,9 +19,9 @@ from vime.trainer.packed_sequences import PackedSequences
 SOURCE = Path(__file__).with_name("blocks.cpp")
 AMX = "-mamx-tile -mamx-bf16"
 BLOCK = 32
-"""Attention takes heads of multiples of this many channels, products so many rows and columns."""
+"""Channels of attention heads, and rows and columns of products, must be multiples of this number."""
 LONGEST = 4096
-"""Tokens of a sequence; each thread needs memory for the scores of a head in bfloat16, 32 MiB for so many."""
+"""Maximum tokens of a sequence; each thread needs memory for the scores of a head in bfloat16, 32 MiB at this length."""
 SIGNATURES = {
     "add_weight_gradient": "ppiiippn",
     "weight_gradient_bytes": "i=n",
@@ -64,7 +64,7 @@ def is_there() -> bool:
 
 @lru_cache(maxsize=1)
 def flops_per_thread() -> int:
-    """A further thread is woken for so many of a weight gradient, a third of a millisecond: for fewer, waking it takes longer."""
+    """FLOPs of a weight gradient per extra thread (a third of a millisecond); below that, waking one costs more than it saves."""
     return 1 << (29 if _may_use_amx() else 26)
 
 
@@ -107,7 +107,7 @@ def suits_attention(query_THD: torch.Tensor, key_TGD: torch.Tensor, packed: Pack
 def attention(
     query_THD: torch.Tensor, key_TGD: torch.Tensor, value_TGD: torch.Tensor, packed: PackedSequences, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Causal attention of packed sequences; also the logarithm of each query's sum of exponentials, [T, H] and float32.
+    """Causal attention of packed sequences, and the logarithm of each query's sum of exponentials, [T, H] and float32.
 
     If `packed` has cosines and sines, queries and keys are turned by them first.
     """

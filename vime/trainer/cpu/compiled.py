@@ -1,4 +1,4 @@
-"""Compiles the kernels of this folder by g++ when they are first wanted, in about a second, and loads them.
+"""Compiles the kernels of this folder with g++ when they are first needed, in about a second, and loads them.
 
 They are kept in `~/.cache/vime/kernels` (`vime.surroundings.cache_folder`). Where there is no compiler, or another OpenMP than
 PyTorch's own libraries have, there are no kernels, and callers compute with PyTorch.
@@ -26,7 +26,7 @@ FLAGS = "-O3 -std=c++17 -fPIC -fopenmp -fno-math-errno -mavx512f -mavx512bw -mav
 AVX512 = ("avx512_f", "avx512_bw", "avx512_vl")
 """Features of a processor that `FLAGS` ask for, by PyTorch's names."""
 BFLOAT16 = "-mavx512bf16"
-"""For kernels that round to bfloat16, or multiply it."""
+"""Compiler option for kernels that round to bfloat16, or multiply it."""
 COMPILE_SECONDS = 120.0
 """Time limit of each of the compiler's two steps; a trainer goes on without kernels after it."""
 TYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float, "n": ctypes.c_int}
@@ -65,7 +65,7 @@ def pointers(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _compiled(source: Path, compiler: str, flags: list[str], openmp: Path) -> Path:
-    """The library of a source, made if it is not there yet. Processes that make it at the same time replace equal files."""
+    """The library of a source, compiled if it does not exist. Processes that compile it at the same time write equal files."""
     text = b"".join(file.read_bytes() for file in (source, *HEADERS)) + f"{compiler} {flags} {openmp}".encode()
     key = f"{source.stem}-{hashlib.sha256(text).hexdigest()[:16]}"
     target = FOLDER / f"{key}.so"
@@ -80,6 +80,6 @@ def _compiled(source: Path, compiler: str, flags: list[str], openmp: Path) -> Pa
 
 
 def _openmp() -> Path | None:
-    """The OpenMP that PyTorch has loaded; with another there would be twice as many threads."""
+    """The OpenMP library that PyTorch has loaded; a second one would double the number of threads."""
     folder = Path(torch.__file__).parent
     return next((file for place in ("lib", "../torch.libs") for file in sorted((folder / place).glob("libgomp*.so*"))), None)

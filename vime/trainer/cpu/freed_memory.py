@@ -1,8 +1,8 @@
-"""On the CPU, memory of freed tensors stays with the process, for the tensors of the next layer and step, in large pages.
+"""Keeps the memory of freed tensors in the process on the CPU, in large pages, for the tensors of the next layer and step.
 
 By default glibc returns large freed blocks to the kernel. A training step allocates the same blocks again and again, and each
-time the kernel would clear every page at its first touch. And it would be pages of 4 KiB, thousands for a tensor, whose
-addresses a processor looks up again whenever it comes by; of 2 MiB there are few.
+time the kernel would clear every page at its first touch. And a tensor would have thousands of pages of 4 KiB, and the processor
+looks up their addresses again at each access; with 2 MiB there are few pages.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ SHARE = 4
 
 
 def keep() -> bool:
-    """Keeps what is freed from now on, for the whole process; False where the C library has no `mallopt` or refuses."""
+    """Keeps memory that is freed from now on, for the whole process; False where the C library has no `mallopt` or refuses."""
     library = ctypes.CDLL(None)
     mallopt = getattr(library, "mallopt", None)
     if mallopt is None or not (mallopt(MMAP_THRESHOLD, LARGEST_KEPT_BYTES) and mallopt(TRIM_THRESHOLD, NEVER)):

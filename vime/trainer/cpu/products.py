@@ -1,8 +1,8 @@
 """Float32 matrix products on the CPU by the faster of two libraries: MKL, PyTorch's own choice, or oneDNN.
 
 oneDNN is the faster one on AMD processors with AVX-512: there `aten::mm` is given to it, for the whole process, forward and
-backward. The rule asks what the processor is, never how fast it is now: all
-ranks, and a resumed run on the same machine, multiply alike to the last bit. `trainer.cpu_products` overrides it.
+backward. The rule looks at the kind of processor, never at its present speed: all ranks, and a resumed run on the same machine,
+multiply alike to the last bit. `trainer.cpu_products` overrides it.
 """
 
 import logging

@@ -20,20 +20,20 @@ _installed: list[bool] = []
 
 
 class _CpuStream:
-    """Stands for a CUDA stream and its events; a class, because libraries derive from and test against `torch.cuda.Stream`."""
+    """Replaces a CUDA stream and its events; a class, because libraries derive from and test against `torch.cuda.Stream`."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     def wait_stream(self, _: "_CpuStream") -> None:
-        """Nothing to wait for: operations on the CPU are done when they return."""
+        """Does nothing: operations on the CPU are done when they return."""
 
     def record_event(self, *_: Any) -> "_CpuStream":
         """An event that has happened already."""
         return self
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Does nothing, because nothing is pending."""
 
 
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "eye")
@@ -114,10 +114,10 @@ def _use_cpu_generator() -> None:
 
 @contextmanager
 def _nothing_compiled() -> Iterator[None]:
-    """Within the block `torch.compile` returns what it is given.
+    """Makes `torch.compile` return its argument unchanged within the block.
 
-    Megatron decorates its fused functions by it as they are imported, and the compiler that none of them meets on a CPU takes two
-    seconds of a processor to import.
+    Megatron decorates its fused functions with it as they are imported. The compiler takes two seconds of a processor to import,
+    and none of these functions is compiled on a CPU.
     """
     compile_function = torch.compile
     torch.compile = lambda function=None, **_: function if function is not None else lambda decorated: decorated  # type: ignore[assignment]

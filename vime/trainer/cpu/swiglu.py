@@ -33,7 +33,7 @@ def swiglu(x: torch.Tensor, bias: torch.Tensor | None, *_: Any) -> torch.Tensor:
 
 
 def weighted_swiglu(x: torch.Tensor, bias: torch.Tensor | None, weights: torch.Tensor, *_: Any) -> torch.Tensor:
-    """The same times a weight per token, [..., 1]; the product is rounded once to the dtype of `x`."""
+    """SwiGLU times a weight per token, [..., 1]; the product is rounded once to the dtype of `x`."""
     assert bias is None, "a bias of the experts"
     return _WeightedSwiGLU.apply(x, weights)
 

@@ -44,7 +44,7 @@ def run_config() -> RunConfig:
 
 @pytest.fixture
 def context(run_config: RunConfig) -> Context:
-    """What a rollout has."""
+    """The context of a rollout."""
     return Context(config=run_config, evaluation=False, session_id="s")
 
 
@@ -162,7 +162,7 @@ async def test_a_lost_sandbox_is_not_the_agents_business(context: Context):
 
 
 def keys(problems: list[Problem]) -> list[str]:
-    """What is wrong."""
+    """The keys of the problems."""
     return [problem.key for problem in problems]
 
 

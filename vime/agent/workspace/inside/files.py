@@ -58,7 +58,7 @@ VERBS = {b"read": read, b"write": write, b"listen": listen, b"fresh": fresh, b"l
 
 
 def _opened(path: bytes, flags: int) -> int:
-    """Opens a regular file; never waits for a pipe, and refuses what the kernel shows as files in /proc."""
+    """Opens a regular file; never waits for a pipe, and refuses the kernel's pseudo-files in /proc."""
     file = posix.open(path, flags | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC, 0o644)
     found = posix.fstat(file)
     if found.st_mode & _KIND == _REGULAR and found.st_dev != posix.stat("/proc").st_dev:

@@ -1,10 +1,10 @@
-"""The first process of a workspace: it starts commands, reads and writes files, and ends whatever a command leaves behind.
+"""The first process of a workspace: it starts commands, reads and writes files, and ends all that a command leaves behind.
 
 The owner sends requests over a socket, one packet each: a key, a verb and fields, separated by zero bytes, with file descriptors
 attached. Each request but `kill` and `end` gets one reply with its key. When the owner is gone the process ends, and the kernel
-ends all others with it. Arguments: the socket's number, and the most processes at one time.
+ends all others with it. Arguments: the socket's number, and the maximum number of processes at one time.
 
-Neither it nor its modules import `os` or anything else that is written in Python, as this would take as long again to start.
+Neither it nor its modules import `os` or anything else that is written in Python, because this would double the time to start.
 """
 
 import _signal  # pyright: ignore[reportMissingImports]
@@ -41,8 +41,8 @@ _ENDED_FIRST = b"500"
 
 _poll = select.poll()
 _running: dict[int, tuple[bytes, bytes, int]] = {}
-"""Key, mode and pidfd of each command by its process. The mode is `ends` if all that it started ends with it, `keeps` if that
-lives on, and `inner` for our own programs, which leave nothing."""
+"""Key, mode and pidfd of each command by its process. The mode is `ends` if all processes that it started end with it, `keeps` if
+they live on, and `inner` for our own programs, which leave nothing."""
 _ended: dict[int, int] = {}
 """The ends of commands that are not yet answered for."""
 _ending: set[int] = set()
@@ -145,7 +145,7 @@ def _execute(words: list[bytes], variables: dict[bytes, bytes]) -> None:
 
 
 def _reap(channel: _socket.socket) -> None:
-    """Takes off what has ended, and answers for commands."""
+    """Reaps processes that have ended, and answers for commands."""
     _collect()
     while _ended:
         process, status = _ended.popitem()
@@ -177,7 +177,8 @@ def _sweep() -> None:
 
 
 def _answer(channel: _socket.socket, process: int, status: int) -> None:
-    """Ends what a command has left, or keeps it; replies with its status, whether the disk is full, and how many were left."""
+    """Ends or keeps the processes that a command has left; replies with its status, whether the disk is full, and their
+    number."""
     key, mode, exited = _running.pop(process)
     _poll.unregister(exited)
     posix.close(exited)
@@ -194,7 +195,7 @@ def _answer(channel: _socket.socket, process: int, status: int) -> None:
 
 
 def _protected() -> set[int]:
-    """The first processes of all commands that go on, and what earlier ones have left deliberately."""
+    """The first processes of all running commands, and processes that earlier commands have left deliberately."""
     if _kept:
         _kept.intersection_update(numbers())
     return {process for process in _running if process not in _ending} | _kept

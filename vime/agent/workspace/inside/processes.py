@@ -20,7 +20,7 @@ def set_option(option: int, value: int) -> None:
 
 
 def limit_processes(most: int) -> None:
-    """The system call setrlimit: no new process while this user has as many."""
+    """The system call setrlimit: this user gets no new process while it has `most` processes."""
     _ctypes.call_function(_SETRLIMIT, (_NUM_PROCESSES, 2 * most.to_bytes(_LIMIT_BYTES, sys.byteorder)))
 
 
