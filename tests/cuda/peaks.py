@@ -164,17 +164,14 @@ def write_shape(folder: Path, model: Any) -> None:
     """A checkpoint's `config.json`, from which the trainer reads the architecture; there are no weights."""
     import transformers
 
-    kinds: dict[str, Any] = {
-        "qwen2": transformers.Qwen2Config,
-        "qwen3": transformers.Qwen3Config,
-        "llama": transformers.LlamaConfig,
-        "qwen3_moe": transformers.Qwen3MoeConfig,
-    }
+    from vime.model.families import family_of
+
     fields = ["num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size"]
     fields += ["vocab_size", "tie_word_embeddings", "max_position_embeddings"]
     fields += ["num_experts", "num_experts_per_token", "moe_intermediate_size"] if model.num_experts else []
     options = {NAMES.get(name, name): getattr(model, name) for name in fields}
-    kinds[model.family.value](**options, architectures=["random"]).save_pretrained(folder)
+    kind = getattr(transformers, family_of(model.family).config_class)
+    kind(**options, architectures=["random"]).save_pretrained(folder)
 
 
 def _samples(config: Any) -> list[Any]:

@@ -250,7 +250,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """The kernel that a device takes: flash attention for 16 bits, the memory-efficient one for float32.
+    """The kernel that a device takes: flash attention for 16 bits, the memory-efficient one for float32 and under a mask.
 
     A build of PyTorch without CUDA would take single operations, which keep all scores.
     """
@@ -258,12 +258,14 @@ def _attention(
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if isinstance(attn_mask, CausalBias):  # of other keys than queries: flash attention aligns the mask at the last key
         attn_mask, is_causal = None, True
-    assert attn_mask is None, "flash attention takes no mask"
     if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
         refused("flash attention of heads whose channels are not side by side")
     aten = torch.ops.aten
-    if query.dtype is torch.float32:
-        return aten._scaled_dot_product_efficient_attention(query, key, value, None, True, 0.0, is_causal, scale=scale)[0]
+    if query.dtype is torch.float32 or attn_mask is not None:
+        if key.shape[1] != query.shape[1]:
+            refused("memory-efficient attention of grouped keys")
+        bias = None if attn_mask is None else attn_mask.expand(*query.shape[:3], key.shape[2])
+        return aten._scaled_dot_product_efficient_attention(query, key, value, bias, True, 0.0, is_causal, scale=scale)[0]
     if enable_gqa and key.shape[1] != query.shape[1]:  # the kernel reads grouped keys in place; its fake does not know them
         count = query.shape[1] // key.shape[1]
         key, value = (x.unsqueeze(2).expand(-1, -1, count, -1, -1).flatten(1, 2) for x in (key, value))

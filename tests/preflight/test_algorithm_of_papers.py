@@ -78,6 +78,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"smollm2_{name}": GRPO for name in ("sst2", "trec", "asdiv", "pydantic_ai", "smolagents")},
     **{f"database_tiny{name}": GRPO for name in ("", "_strands")},
     "database_tiny_sft": SFT,
+    "tutorial": GRPO,
     "strands_qwen3_8b": RETOOL,
     **{f"multi_agent_{name}": MULTI_AGENT for name in ("qwen3_30b_a3b", "qwen3_4b", "frozen_selector", "tiny_one_solver")},
     "multi_agent_tiny_sft": SFT,

@@ -49,11 +49,16 @@ class ScriptedClients:
         """The script's reply to a call. Raises `ServerError` where the script has it fail."""
         asked = Asked(model=model, prompt=prompt, session=session, turn=self._turns[session], max_tokens=max_tokens)
         self._turns[session] += 1
-        self.script = self.script or rehearsal_of(self.config)
-        reply = self.script.reply(asked)
+        reply = self.rehearsal.reply(asked)
         if reply is not None and reply.error:
             raise ServerError(reply.error)
         return reply
+
+    @property
+    def rehearsal(self) -> Rehearsal:
+        """The script, made where it is used."""
+        self.script = self.script or rehearsal_of(self.config)
+        return self.script
 
 
 @dataclass(slots=True)

@@ -115,7 +115,7 @@ class PackedAttention(torch.nn.Module):
     def _attend_local(
         self, query_BHQD: torch.Tensor, key_BGSD: torch.Tensor, value_BGSD: torch.Tensor, *, packed: PackedSequences
     ) -> torch.Tensor:
-        """Each query, of which the last is that of the last key, sees `window` keys.
+        """Attention in which each query sees `window` keys; the last query is that of the last key.
 
         Blocks of as many queries see the keys of their own block and of the one before, so work and masks do not grow with the
         square of the length.

@@ -4,7 +4,7 @@ import re
 from functools import partial
 
 from vime.agent.entry import entry_problems
-from vime.config import TRY, AlgorithmName, RunConfig, TrialEngine
+from vime.config import TRY, AlgorithmName, Mode, RunConfig, TrialEngine
 from vime.errors import Problem
 from vime.hooks import HOOKS, check_hook
 from vime.preflight.rules.numbers import value_at
@@ -63,7 +63,7 @@ def trial(config: RunConfig) -> list[Problem]:
         if own.replies is None:
             return []
         return [Problem(key="trial.replies", value=own.replies, remedy="is read with trial.engine=scripted only: add it")]
-    if config.mode is not TRY or config.rehearse:
+    if config.mode not in (TRY, Mode.plan) or config.rehearse:
         wrong = (
             "rehearse=true has replies and servers of its own: leave one out" if config.rehearse else "is for mode=try: add it"
         )
