@@ -141,9 +141,9 @@ def test_each_call_of_a_model_takes_its_next_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "line 2 is none"),
-        ("7", "line 2 is none"),
-        ('{"txt": "a"}', "has no field txt"),
+        ("{", "line 2 is no reply"),
+        ("7", "line 2 is no reply"),
+        ('{"txt": "a"}', "unknown field txt"),
         ('{"text": "a", "model": "judge"}', "judge"),
     ],
 )

@@ -179,35 +179,36 @@ class DemonstratedScript(Rehearsal):
 
 def read_replies(config: RunConfig) -> list[Row]:
     """The lines of `trial.replies`, each with its model. Raises ConfigError that names the line that is wrong."""
-    path, key = config.trial.replies, "trial.replies"
+    path = config.trial.replies
     assert path is not None
     try:
-        lines = [line for line in Path(path).read_text().splitlines() if line.strip()]
+        lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            [Problem(key=key, value=path, remedy=f"cannot be read ({error}); give a file of JSON lines")]
-        ) from error
-    found: list[Row] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        row = {"text": row} if isinstance(row, str) else row
-        if not isinstance(row, dict) or (unknown := row.keys() - REPLY_KEYS) or not row.keys() & {"text", "tool_calls", "error"}:
-            wrong = (
-                f"has no field {', '.join(sorted(unknown))}" if isinstance(row, dict) and row.keys() - REPLY_KEYS else "is none"
-            )
-            remedy = (
-                f"line {number} {wrong}: a reply is a JSON string or an object of {', '.join(REPLY_KEYS)}, with a text or calls"
-            )
-            raise ConfigError([Problem(key=key, value=path, remedy=remedy)])
-        row = {"model": "actor", **row}
-        if row["model"] not in config.serving.models:
-            remedy = f"line {number}: no model {row['model']} is served: {', '.join(config.serving.models)}"
-            raise ConfigError([Problem(key=key, value=path, remedy=remedy)])
-        found.append(row)
-    return found
+        raise _unread(path, f"cannot be read ({error}); give a file of JSON lines") from error
+    return [_reply_row(config, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _reply_row(config: RunConfig, number: int, line: str) -> Row:
+    """A line of `trial.replies` as an object with its model."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
+    row = {"text": row} if isinstance(row, str) else row
+    unknown = sorted(row.keys() - REPLY_KEYS) if isinstance(row, dict) else []
+    if not isinstance(row, dict) or unknown or not row.keys() & {"text", "tool_calls", "error"}:
+        wrong = f"has the unknown field {', '.join(unknown)}" if unknown else "is no reply"
+        form = f"a reply is a JSON string or an object of {', '.join(REPLY_KEYS)}, with a text, calls or an error"
+        raise _unread(config.trial.replies, f"line {number} {wrong}: {form}")
+    row = {"model": "actor", **row}
+    if row["model"] not in config.serving.models:
+        served = ", ".join(config.serving.models)
+        raise _unread(config.trial.replies, f"line {number} is of the model {row['model']}; served are {served}")
+    return row
+
+
+def _unread(path: str | None, remedy: str) -> ConfigError:
+    return ConfigError([Problem(key="trial.replies", value=path, remedy=remedy)])
 
 
 def script_of(config: RunConfig) -> Rehearsal | None:
