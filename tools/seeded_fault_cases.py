@@ -304,8 +304,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         file="vime/reward_service/protocol.py",
-        old="return [_reward(by_id.get(number)) for number in range(num_items)]",
-        new="return [_reward(entry) for entry in by_id.values()]",
+        old='{entry["id"]: entry for entry in rewards}',
+        new="dict(enumerate(rewards))",
         tests=("tests/reward_service/test_reward_service.py",),
     ),
     Fault(

@@ -3,9 +3,9 @@
     python tools/seeded_faults.py [--only TEXT] [--list] [--json PATH] [--whole]
 
 The faults are those of `seeded_fault_cases.py`. Each is put into a copy of the working tree (its tracked files), where the tests
-run that should notice it, or with `--whole` all quick ones; then the file is restored. A fault is found if a test fails. First
-all these tests run without a fault. `--only` takes the faults in whose file, line or tests a text occurs, `--list` shows them as
-a table. The exit code is 1 if a fault was not found, 2 if tests fail without one.
+run that should notice it, or with `--whole` all quick ones; then the file is restored. A fault is found if a test fails, not if
+the tests cannot be read or do not end. First all these tests run without a fault. `--only` takes the faults in whose file, line
+or tests a text occurs, `--list` shows them as a table. The exit code is 1 if a fault was not found, 2 if tests fail without one.
 """
 
 import argparse
@@ -35,7 +35,8 @@ QUICK = ("-m", "not slow")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.M)
 SHOWN_CHARACTERS = 2000
 """Number of characters that are shown of the end of an output."""
-MARGIN_SECONDS = 60.0
+MARGIN_SECONDS, MOST_SECONDS = 60.0, 900.0
+"""A fault may take twice the time that all of the tests took without one, and this margin; its own tests at most so long."""
 FOUND, NOT_FOUND, NOT_RUN = "found", "NOT FOUND", "not run"
 STATES = {0: NOT_FOUND, 1: FOUND}
 """Verdicts by the exit code of pytest; with any other code the tests did not run as they should."""
@@ -161,10 +162,12 @@ def try_faults(faults: Sequence[Fault], *, whole: bool, path: Path | None) -> in
         if clean.code != 0:
             sys.stdout.write(f"{clean.tail}\nthese tests fail without a fault\n")
             return 2
+        limit = 2 * clean.seconds + MARGIN_SECONDS
+        limit = limit if whole else min(limit, MOST_SECONDS)
         states, rows, started = Counter[str](), list[dict[str, object]](), time.monotonic()
         for fault in faults:
             with planted(fault, copy):
-                end = run_tests(copy, QUICK if whole else fault.tests, limit=2 * clean.seconds + MARGIN_SECONDS)
+                end = run_tests(copy, QUICK if whole else fault.tests, limit=limit)
             states[end.state] += 1
             rows.append(row(fault, end))
             sys.stdout.write(line(fault, end))
