@@ -118,5 +118,9 @@ def check_advantages(config: RunConfig, groups: list[Group]) -> None:
 
     found = algorithm_of(config).advantages(groups, []).values["advantage"]
     for group in groups:
-        values = [found[rollout.rollout_id] for rollout in group.rollouts if COUNTS[rollout.stop_reason].in_baseline]
-        assert sum(values) == pytest.approx(0, abs=1e-9)
+        counted = [rollout for rollout in group.rollouts if COUNTS[rollout.stop_reason].in_baseline]
+        assert sum(found[rollout.rollout_id] for rollout in counted) == pytest.approx(0, abs=1e-9)
+        for one in counted:
+            queries = one.counts.get("tool_calls", 0) - counted[0].counts.get("tool_calls", 0)
+            difference = one.reward - counted[0].reward - config.algorithm.options["price"] * queries
+            assert found[one.rollout_id] - found[counted[0].rollout_id] == pytest.approx(difference)
