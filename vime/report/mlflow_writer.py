@@ -21,7 +21,7 @@ class MlflowWriter:
     """A run of MLflow, from its start to its end."""
 
     def __init__(self, config: RunConfig, path: Path) -> None:
-        from mlflow import MlflowClient
+        from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]  # an extra
 
         self._client = MlflowClient()
         self._id = kept_id(path, NAME, lambda: self._create(config, path))
@@ -36,7 +36,7 @@ class MlflowWriter:
         tables: Mapping[str, Table],
     ) -> None:
         """Sends what belongs to one step."""
-        from mlflow.entities import Metric
+        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
 
         now = int(1000 * time.time())
         self._client.log_batch(self._id, metrics=[Metric(name, value, now, step) for name, value in metrics.items()])

@@ -22,7 +22,7 @@ class TrackioWriter:
     """A run of Trackio, from its start to its end. What Trackio prints is not shown."""
 
     def __init__(self, config: RunConfig, path: Path) -> None:
-        import trackio
+        import trackio  # pyright: ignore[reportMissingImports]  # an extra
 
         with contextlib.redirect_stdout(io.StringIO()):
             self._run = trackio.init(
@@ -45,7 +45,7 @@ class TrackioWriter:
         tables: Mapping[str, Table],
     ) -> None:
         """Sends what belongs to one step."""
-        import trackio
+        import trackio  # pyright: ignore[reportMissingImports]  # an extra
 
         shown: dict[str, Any] = dict(metrics)
         for name, figure in figures.items():

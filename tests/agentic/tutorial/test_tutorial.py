@@ -107,7 +107,8 @@ def test_a_step_runs_on_a_server(tutorial: ServedTutorial, step: str):
     if step == "algorithm":
         check_advantages(config, groups)
     if step == "evaluation":
-        log = eval_log(SimpleNamespace(), [{"counts": rollout.counts} for rollout in rollouts])
+        context: Any = SimpleNamespace()
+        log = eval_log(context, [{"counts": rollout.counts} for rollout in rollouts])
         assert log.metrics["queries_mean"] == calls / len(rollouts)
         assert sum(log.figures["items_by_number_of_queries"]["series"]["share of items"]) == pytest.approx(1)
 
