@@ -10,6 +10,6 @@ from vime import Context, Reward, Sample
 async def reward(context: Context, samples: list[Sample]) -> Reward:
     """The score is trained; the metrics are averaged as `reward/calls` and `reward/right_table`."""
     said = samples[-1].response
-    table = "owners" if samples[-1].question.startswith("What") else "prices"
+    table = "owners" if samples[-1].metadata["question"].startswith("What") else "prices"
     right = f"FROM {table} WHERE" in said
     return Reward(score=float(right), metrics={"calls": float("<tool_call>" in said), "right_table": float(right)})

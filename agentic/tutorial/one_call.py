@@ -12,4 +12,4 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     """One rollout. `sample` is a row of the data; `context.samples` makes the trained sequences of all calls."""
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": sample.question}]
     await context.models["actor"].chat(messages, max_tokens=64)
-    return context.samples(sample)
+    return context.samples(sample, question=sample.question)  # what the reward is to know goes into the metadata
