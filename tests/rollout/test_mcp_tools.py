@@ -30,16 +30,17 @@ def url() -> Iterator[str]:
         place.bind(("127.0.0.1", 0))
         port = place.getsockname()[1]
     server = subprocess.Popen([sys.executable, PROGRAM, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(600):
-        with socket.socket() as asks:
-            if asks.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        server.poll()
-        assert server.returncode is None
-        time.sleep(0.1)
-    yield f"http://127.0.0.1:{port}/mcp"
-    server.kill()
-    server.wait()
+    try:
+        for _ in range(600):
+            with socket.socket() as asks:
+                if asks.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert server.poll() is None
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        server.kill()
+        server.wait()
 
 
 def context_of(**rollout: Any) -> Context:
