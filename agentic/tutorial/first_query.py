@@ -1,4 +1,4 @@
-"""Step 2, a reward: 1 for a first query about the right table. Within a few steps the model always asks the right one.
+"""Step 2, a reward: 1 for a first query about the right table.
 
     python -m vime.run +experiment=tutorial method.generate=agentic.tutorial.one_call.generate \
         method.reward=agentic.tutorial.first_query.reward trainer.num_steps=4
