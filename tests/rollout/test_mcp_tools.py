@@ -110,6 +110,20 @@ async def test_a_server_that_hangs_costs_calls_their_time_limit_and_is_then_star
     assert context.trace.counts["tool_timed_out"] == MOST_UNANSWERED
 
 
+async def test_rollouts_that_are_aborted_leave_the_server_to_the_others():
+    context = context_of()
+    async with replace(ODD, num_connections=2) as server:
+        toolbox = ToolBox(context, await server.tools(context))
+        first = {await said(toolbox, "process") for _ in range(2)}
+        for _ in range(MOST_UNANSWERED):
+            call = asyncio.create_task(said(toolbox, "hang"))
+            await asyncio.sleep(0.2)
+            call.cancel()
+            await asyncio.wait({call})
+        connections: Any = server._connections
+        assert all(one._num_unanswered == 0 for one in connections._all) and psutil.pid_exists(int(first.pop()))
+
+
 async def test_rollouts_of_a_worker_share_a_server_which_ends_with_the_worker():
     first, server = context_of(), replace(ODD)
     second = replace(first, session_id="other")

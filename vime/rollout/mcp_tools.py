@@ -29,6 +29,7 @@ from mcp_types import Tool as ListedTool
 from vime.errors import ServerError, describe
 from vime.rollout.context import Context
 from vime.rollout.tool import Tool, ToolRefusal
+from vime.rollout.within import TIME_LIMIT
 
 __all__ = ["McpServer"]
 
@@ -195,8 +196,8 @@ class _Connection:
         try:
             client = await self._client()
             result = await client.call_tool(name, arguments)
-        except asyncio.CancelledError:  # its time limit
-            self._num_unanswered += 1
+        except asyncio.CancelledError as error:
+            self._num_unanswered += error.args == (TIME_LIMIT,)  # not a rollout that was aborted
             if self._num_unanswered >= MOST_UNANSWERED:
                 self._lose()
             raise

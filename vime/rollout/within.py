@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 CANCEL_GRACE_SECONDS = 5.0
 """Seconds that a cancelled coroutine has to clean up."""
+TIME_LIMIT = "time limit"
+"""Message of the cancellation of a call that ran too long; one whose caller was cancelled has none."""
 SHORTEST_WAIT_SECONDS = 0.05
 """The shortest pause before a clock that may be stopped is read again."""
 
@@ -48,7 +50,7 @@ async def within(call: Awaitable[T], seconds: float, *, clock: AgentClock | None
         raise
     if task.done():
         return _result(task)
-    task.cancel()
+    task.cancel(TIME_LIMIT)
     await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
     if not task.done():
         logger.warning("a hook ignores that it was cancelled after %g s; it is left to itself", seconds)
