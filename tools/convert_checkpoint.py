@@ -2,19 +2,21 @@
 
     python tools/convert_checkpoint.py to-hugging-face outputs/latest/checkpoints/step_000050 models/trained
     python tools/convert_checkpoint.py to-hugging-face outputs/latest models/trained --precision float32
+    python tools/convert_checkpoint.py to-peft outputs/latest adapters/trained
     python tools/convert_checkpoint.py from-hugging-face Qwen/Qwen2.5-7B checkpoints/qwen
     python tools/convert_checkpoint.py from-gguf downloads/SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2-135m
 
 A run's checkpoint, of any layout of ranks, becomes a folder that transformers and vLLM load; a run folder means its newest
-checkpoint. `from-hugging-face` gives a trainer checkpoint with fresh moments. It has no layout of its own: it loads under any
-tensor, pipeline, data and expert parallel size. `from-gguf` gives the folder of a model in llama.cpp's format.
+checkpoint. Adapters (LoRA) are merged into their base; `to-peft` writes them alone, in PEFT's format. `from-hugging-face` gives a
+trainer checkpoint with fresh moments. It has no layout of its own: it loads under any tensor, pipeline, data and expert parallel
+size. `from-gguf` gives the folder of a model in llama.cpp's format.
 """
 
 import argparse
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from from_gguf import from_gguf
 from rich.console import Console
@@ -22,38 +24,66 @@ from rich.progress import Progress
 
 from vime.config import ModelConfig, Precision, RunConfig, TrainerConfig
 from vime.errors import CheckpointError, VimeError
+from vime.model.adapter import describe
 from vime.model.architecture import Architecture, checkpoint_folder, read_architecture
 from vime.report.run_directory import CONFIG, RunDirectory, read_config
 from vime.surroundings import settle
 from vime.trainer import manifest
 
+if TYPE_CHECKING:
+    from vime.trainer.model import Chunks
 
-def to_hugging_face(checkpoint: Path, target: Path, *, source: str | None, precision: str | None, progress: Progress) -> None:
-    """Writes the weights of a trainer checkpoint for transformers. Raises `CheckpointError`."""
+
+def from_checkpoint(
+    checkpoint: Path, target: Path, *, source: str | None, precision: str | None, to_peft: bool, progress: Progress
+) -> None:
+    """Writes the weights of a trainer checkpoint for transformers, or its adapters for PEFT. Raises `CheckpointError`."""
     folder = find_checkpoint(checkpoint)
     saved = manifest.read(folder)
-    original = checkpoint_folder(source or source_of(folder))
+    base = source or source_of(folder)
+    original = checkpoint_folder(base)
     architecture = read_architecture(original, rope_parameters=rope_parameters_of(folder))
-    trainer = TrainerConfig(precision=Precision(precision or saved["precision"]))
-    manifest.check_same_model(folder, saved, manifest.describe_run(architecture, trainer) | {"precision": saved["precision"]})
+    trainer = TrainerConfig(precision=Precision(precision or saved["precision"]), lora=manifest.saved_adapters(saved))
+    if to_peft and not trainer.lora.rank:
+        raise CheckpointError(f"{folder} holds whole weights and no adapters: use to-hugging-face")
+    run = manifest.describe_run(architecture, trainer, base=original) | {"precision": saved["precision"]}
+    manifest.check_same_model(folder, saved, run)
     for name, entry in progress.track(saved["files"].items(), description="checking files"):
         if damage := manifest.damage(folder, {name: entry}):
             raise CheckpointError(f"{damage[0]}: {manifest.ADVICE}")
-    with_one_rank(trainer, lambda: write_hugging_face(folder, target, original, architecture, trainer, progress))
+
+    def write() -> None:
+        reading = progress.add_task("reading weights", total=None)
+        model = read_model(folder, original, architecture, trainer)
+        progress.update(reading, total=1, completed=1)
+        if to_peft:
+            from vime.trainer import bridge
+
+            bridge.save_adapter(model, architecture, description=describe(trainer.lora, base=base), folder=target)
+        else:
+            write_hugging_face(model, target, original, architecture, progress)
+
+    with_one_rank(trainer, write)
 
 
-def write_hugging_face(
-    folder: Path, target: Path, original: Path, architecture: Architecture, trainer: TrainerConfig, progress: Progress
-) -> None:
-    """Reads the weights into a model of one rank and writes them."""
-    from vime.trainer import bridge
+def read_model(folder: Path, original: Path, architecture: Architecture, trainer: TrainerConfig) -> "Chunks":
+    """A model of one rank with the weights of a checkpoint, or with its adapters on the weights of their base."""
+    from vime.trainer import bridge, lora
     from vime.trainer.checkpoint import load_weights
     from vime.trainer.model import build_model
 
-    reading = progress.add_task("reading weights", total=None)
     model = build_model(architecture, trainer)
+    if trainer.lora.rank:
+        bridge.load_hugging_face(model, architecture, original)
+        lora.attach(model, architecture, trainer.lora, seed=0)
     load_weights(folder, model)
-    progress.update(reading, total=1, completed=1)
+    return model
+
+
+def write_hugging_face(model: "Chunks", target: Path, original: Path, architecture: Architecture, progress: Progress) -> None:
+    """Writes all weights, merged where there are adapters."""
+    from vime.trainer import bridge
+
     total = len(bridge.HuggingFaceFolder(original))
     tensors = progress.track(bridge.export_hugging_face(model, architecture), total=total, description="writing weights")
     bridge.write_folder(tensors, architecture, source=original, folder=target, dtype=model.config.params_dtype)
@@ -136,9 +166,12 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     back = ways.add_parser("from-hugging-face", help="a Hugging Face folder or id to a trainer checkpoint for any layout")
     back.add_argument("source", help="Hugging Face folder or id")
     back.add_argument("--precision", choices=[p.value for p in Precision], default="bfloat16", help="of the run to come")
+    peft = ways.add_parser("to-peft", help="the adapters of a run's checkpoint to a folder for PEFT and vLLM")
+    peft.add_argument("checkpoint", type=Path, help="run folder, checkpoint of a run, or trainer checkpoint")
+    peft.add_argument("--source", help="the base model; the default is the run's model.checkpoint")
     gguf = ways.add_parser("from-gguf", help="a GGUF file to a folder for transformers and vLLM, in float32")
     gguf.add_argument("file", type=Path, help="the GGUF file")
-    for way in (to, back, gguf):
+    for way in (to, peft, back, gguf):
         way.add_argument("target", type=Path, help="folder to be written; must not exist")
     given: Any = parser.parse_args(arguments)
     if given.target.exists():
@@ -146,9 +179,10 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     console = console or Console(stderr=True)
     try:
         with Progress(console=console) as progress:
-            if given.way == "to-hugging-face":
-                options = {"source": given.source, "precision": given.precision}
-                to_hugging_face(given.checkpoint, given.target, **options, progress=progress)
+            if given.way in ("to-hugging-face", "to-peft"):
+                options = {"source": given.source, "precision": getattr(given, "precision", None)}
+                to_peft = given.way == "to-peft"
+                from_checkpoint(given.checkpoint, given.target, **options, to_peft=to_peft, progress=progress)
             elif given.way == "from-gguf":
                 from_gguf(given.file, given.target)
             else:

@@ -103,7 +103,7 @@ async def _train(source: Any, session: Session) -> None:
         if TRAINED in config.evaluation.rows:
             await session.evaluate(evaluator, TRAINED, version=config.trainer.num_steps)
         async with system.trainer_awake() as trainer:
-            await trainer.save_hugging_face(session.directory.path / "model")
+            await _save_model(session, trainer)
     session.finish()
 
 
@@ -117,8 +117,15 @@ async def _train_supervised(session: Session) -> None:
         for step in range(first_step, config.trainer.num_steps):
             await train_step(session, learner, batches, step)
             await save_if_due(session, learner, batches, step + 1)
-        await learner.trainer.save_hugging_face(session.directory.path / "model")
+        await _save_model(session, learner.trainer)
     session.finish()
+
+
+async def _save_model(session: Session, trainer: TrainerGroup) -> None:
+    """Writes the trained model into the run's folder, and its adapters by themselves."""
+    await trainer.save_hugging_face(session.directory.path / "model")
+    if session.config.trainer.lora.rank:
+        await trainer.save_adapter(session.directory.path / "adapter")
 
 
 async def train_step(session: Session, system: Learner, batches: Batches, step: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from vime.config import Family, ModelConfig, Precision, RunConfig, TrainerConfig
+from vime.config import Family, LoraConfig, LoraTarget, ModelConfig, Precision, RunConfig, TrainerConfig
 from vime.model.families import family_of
 from vime.types import Sample
 
@@ -46,7 +46,24 @@ def write_checkpoint(folder: Path, family: str, *, tied: bool = False) -> Path:
     return folder
 
 
-def build_config(folder: Path, **trainer: Any) -> RunConfig:
+def write_adapter(folder: Path, checkpoint: Path, **options: Any) -> Path:
+    """Writes an adapter of all matrices of a layer with PEFT, none of whose values is 0."""
+    import peft
+    import transformers
+
+    torch.manual_seed(1)
+    base = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    defaults: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": [target.value for target in LoraTarget]}
+    model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **(defaults | options)))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.05)
+    model.save_pretrained(folder)
+    return folder
+
+
+def build_config(folder: Path, *, lora: dict[str, Any] | None = None, **trainer: Any) -> RunConfig:
     """A run of the model in `folder`, in float32 unless `trainer` says otherwise."""
     from vime.model.architecture import read_architecture
 
@@ -58,6 +75,8 @@ def build_config(folder: Path, **trainer: Any) -> RunConfig:
     defaults: dict[str, Any] = {"precision": "float32", "lr": 1e-3, "num_threads": 1, "clip_grad": 1.0}
     fields: dict[str, Any] = defaults | trainer
     fields["precision"] = Precision(fields["precision"])
+    fields["lora"] = LoraConfig(**(lora or {}))
+    fields["lora"].targets = [LoraTarget(target) for target in fields["lora"].targets]  # a job in JSON has their names
     return RunConfig(model=model, trainer=TrainerConfig(**fields))
 
 
@@ -92,6 +111,24 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         if (family, tied) not in made:
             made[family, tied] = write_checkpoint(tmp_path_factory.mktemp(f"{family}-{tied}"), family, tied=tied)
         return made[family, tied]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def adapters(models: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Settings of a run that begins with a random adapter of PEFT's on the random model of a family."""
+    made: dict[tuple[str, bool], Path] = {}
+
+    def get(family: str, *, tied: bool = False) -> dict[str, Any]:
+        if (family, tied) not in made:
+            folder = tmp_path_factory.mktemp(f"adapter-{family}-{tied}")
+            made[family, tied] = write_adapter(folder, models(family, tied=tied), target_modules=targets(family))
+        chosen = [LoraTarget(name) for name in targets(family)]
+        return {"rank": 4, "alpha": 8.0, "targets": chosen, "start": str(made[family, tied])}
+
+    def targets(family: str) -> list[str]:
+        return [target.value for target in LoraTarget if "moe" not in family or target.value[0] in "qkvo"]
 
     return get
 

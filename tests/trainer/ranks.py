@@ -66,6 +66,8 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
         engine.load(folder / "checkpoint")
         metrics.append(engine.train([samples[:1]], 1))
     engine.save_hugging_face(folder / "model")
+    if config.trainer.lora.rank:
+        engine.save_adapter(folder / "adapter")
     shapes = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in engine.export()]
     assert shapes == engine.exported_shapes(), f"rank {rank}: what an export is said to yield is not what it yields"
     payload = write_payload(engine.export(), folder=folder / "weights", version=1, bucket_bytes=60_000)
@@ -130,7 +132,7 @@ def main(rank: int, job: dict[str, Any]) -> None:
     logprob.LOGITS_IN_CHUNK = LOGITS_IN_CHUNK
     results = {}
     for layout in job["layouts"]:
-        config = fixtures.build_config(Path(layout["model"]), **DEFAULTS | layout["trainer"])
+        config = fixtures.build_config(Path(layout["model"]), lora=layout["lora"], **DEFAULTS | layout["trainer"])
         config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
         config.algorithm.loss = layout["loss"]
         if rank < world_size(config.trainer):

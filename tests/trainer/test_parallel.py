@@ -67,12 +67,34 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     f"{MOE} pipeline_expert": PIPELINE | DATA | EXPERT,
     f"{MOE} interleaved_expert": INTERLEAVED | DATA | EXPERT,
 }
+ADAPTED: dict[str, dict[str, Any]] = {
+    "qwen3_lora tensor": TENSOR,
+    "qwen2_tied_lora tensor_pipeline": TENSOR | PIPELINE,
+    "qwen3_lora sequence recompute": TENSOR | SEQUENCE | RECOMPUTE,
+    "gemma3_text_tied_lora sequence": TENSOR | SEQUENCE,
+    "qwen2_tied_lora data": DATA,
+    "qwen3_lora overlap": DATA | OVERLAP,
+    "qwen3_lora sequence_data": TENSOR | SEQUENCE | DATA,
+    "qwen3_lora context": CONTEXT,
+    f"{MOE}_lora sequence_expert": TENSOR | SEQUENCE | EXPERT,
+    "qwen3_lora interleaved recompute": INTERLEAVED | RECOMPUTE,
+}
 BFLOAT16 = {f"qwen3 {name}bfloat16": DATA | {"precision": "bfloat16"} | more for name, more in (("", {}), ("overlap ", OVERLAP))}
-LAYOUTS = DENSE | EXPERTS | PRODUCTS
+LAYOUTS = DENSE | EXPERTS | PRODUCTS | ADAPTED
 WITH_WHOLE_ROWS = [
     name for name, sizes in LAYOUTS.items() if not {"pipeline_parallel_size", "context_parallel_size", "recompute"} & set(sizes)
 ]
-RESUMED = ["qwen3 tensor", "qwen2_tied tensor", "qwen3 pipeline", "qwen2_tied pipeline", "qwen3 data", *BFLOAT16]
+RESUMED = [
+    "qwen3 tensor",
+    "qwen3_lora tensor",
+    "qwen2_tied_lora data",
+    "qwen2_tied_lora tensor_pipeline",
+    "qwen2_tied tensor",
+    "qwen3 pipeline",
+    "qwen2_tied pipeline",
+    "qwen3 data",
+    *BFLOAT16,
+]
 WHOLE = {"qwen3 context whole": CONTEXT | {"max_tokens_per_micro_batch": 10_000}}
 WHOLE_LOSS = "def loss(config, logprobs, *_):\n    return -logprobs * logprobs.mean().exp(), {}\n"
 """A loss of all tokens of a row at once, as losses over sequences are: its gradient in one token depends on the others."""
@@ -80,8 +102,13 @@ WHOLE_LOSS = "def loss(config, logprobs, *_):\n    return -logprobs * logprobs.m
 
 def model_of(name: str) -> tuple[str, bool]:
     """Family, and whether its embeddings are tied."""
-    family = name.split()[0]
+    family = name.split()[0].removesuffix("_lora")
     return family.removesuffix("_tied"), family.endswith("_tied")
+
+
+def is_adapted(name: str) -> bool:
+    """True for a layout that trains adapters."""
+    return name.split()[0].endswith("_lora")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +121,12 @@ def whole_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def results(
-    models: Models, run_ranks: Callable[..., None], tmp_path_factory: pytest.TempPathFactory, world: None, whole_loss: str
+    models: Models,
+    adapters: Callable[..., dict[str, Any]],
+    run_ranks: Callable[..., None],
+    tmp_path_factory: pytest.TempPathFactory,
+    world: None,
+    whole_loss: str,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Reports of each rank on the layouts that it takes part in."""
     folder = tmp_path_factory.mktemp("parallel")
@@ -102,7 +134,12 @@ def results(
     for name, trainer in (LAYOUTS | BFLOAT16 | WHOLE).items():
         family, tied = model_of(name)
         layout = {"name": name, "trainer": trainer, "model": str(models(family, tied=tied)), "resume": name in RESUMED}
-        layouts.append(layout | {"loss": whole_loss if name in WHOLE else None})
+        lora = adapters(family, tied=tied) if is_adapted(name) else None
+        own = {
+            "loss": whole_loss if name in WHOLE else None,
+            "lora": lora and {**lora, "targets": [t.value for t in lora["targets"]]},
+        }
+        layouts.append(layout | own)
     job = folder / "job.json"
     job.write_text(json.dumps({"folder": str(folder), "num_ranks": 4, "layouts": layouts}))
     run_ranks("ranks.py", job)
@@ -115,30 +152,42 @@ def seen(results: Any, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def references(models: Models, make_config: Callable[..., RunConfig], make_samples: Any, world: None) -> Callable[..., Any]:
+def references(
+    models: Models, adapters: Callable[..., dict[str, Any]], make_config: Callable[..., RunConfig], make_samples: Any, world: None
+) -> Callable[..., Any]:
     """Logprobs, metrics of two updates and weights of one rank, by model; made once."""
+    from vime.trainer import bridge
     from vime.trainer.lockstep import LockstepEngine
 
     @cache
-    def get(family: str, tied: bool, loss: str | None = None) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
-        config = make_config(models(family, tied=tied), **({"max_tokens_per_micro_batch": 10_000} if loss else {}))
+    def get(
+        family: str, tied: bool, loss: str | None = None, *, adapted: bool = False
+    ) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+        lora = adapters(family, tied=tied) if adapted else None
+        config = make_config(models(family, tied=tied), lora=lora, **({"max_tokens_per_micro_batch": 10_000} if loss else {}))
         config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
         config.algorithm.loss = loss
         samples, engine = make_samples(13), LockstepEngine(config)
         metrics = [engine.train([samples], 0), engine.train([samples[:1]], 1)]
-        return metrics, {key: tensor.detach().clone() for key, tensor in engine.export()}
+        tensors = [*engine.export(), *bridge.export_hugging_face(engine.model, engine.architecture, adapters=True)]
+        return metrics, {key: tensor.detach().clone() for key, tensor in tensors}
 
     return get
 
 
 @pytest.fixture(scope="module")
-def expected_logprobs(models: Models, make_samples: Callable[..., list[Sample]]) -> Callable[..., Any]:
-    """Hugging Face's logprobs of all response tokens, by sample."""
+def expected_logprobs(
+    models: Models, adapters: Callable[..., dict[str, Any]], make_samples: Callable[..., list[Sample]]
+) -> Callable[..., Any]:
+    """Hugging Face's logprobs of all response tokens, by sample; with PEFT's adapter if there is one."""
+    from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     @cache
-    def get(family: str, tied: bool) -> list[list[float]]:
-        model = AutoModelForCausalLM.from_pretrained(models(family, tied=tied), dtype=torch.float32)
+    def get(family: str, tied: bool, *, adapted: bool) -> list[list[float]]:
+        model: Any = AutoModelForCausalLM.from_pretrained(models(family, tied=tied), dtype=torch.float32)
+        if adapted:
+            model = PeftModel.from_pretrained(model, adapters(family, tied=tied)["start"])
         found = []
         with torch.no_grad():
             for sample in make_samples(13):
@@ -152,7 +201,7 @@ def expected_logprobs(models: Models, make_samples: Callable[..., list[Sample]])
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_logprobs_are_hugging_faces(results: Any, expected_logprobs: Callable[..., Any], name: str) -> None:
-    expected = expected_logprobs(*model_of(name))
+    expected = expected_logprobs(*model_of(name), adapted=is_adapted(name))
     reports = [report["logprobs"] for report in seen(results, name)]
     assert {int(index) for report in reports for index in report} == set(range(len(expected)))
     for report in reports:
@@ -162,16 +211,21 @@ def test_logprobs_are_hugging_faces(results: Any, expected_logprobs: Callable[..
 
 @pytest.mark.parametrize("name", [*LAYOUTS, *WHOLE])
 def test_updates_are_those_of_one_rank(results: Any, references: Callable[..., Any], whole_loss: str, name: str) -> None:
-    metrics, weights = references(*model_of(name), whole_loss if name in WHOLE else None)
+    loss, adapted = whole_loss if name in WHOLE else None, is_adapted(name)
+    metrics, weights = references(*model_of(name), loss, adapted=adapted)
     for report in seen(results, name):
         for found, expected, tolerance in zip(report["metrics"], metrics, (1e-4, 2e-4)):
             for key in ("train/loss", "train/grad_norm", "train/kl", "train/entropy", "train/num_tokens"):
                 assert found[key] == pytest.approx(expected[key], rel=tolerance, abs=1e-6), key
     saved = load_file(results[0] / name / "model" / "model.safetensors")
+    if adapted:
+        saved |= load_file(results[0] / name / "adapter" / "adapter_model.safetensors")
     assert saved.keys() == weights.keys()
     for key, tensor in weights.items():
         # Adam's first step is close to the sign of the gradient, so a gradient near zero may differ; hardly any may.
         differing = (saved[key] - tensor).abs() > 1e-4
+        if adapted:
+            assert (saved[key] - tensor).norm() < 5e-5 * tensor.norm(), key
         assert differing.float().mean() < 0.01, f"{key}: {int(differing.sum())} of {tensor.numel()} weights differ"
 
 
@@ -188,6 +242,24 @@ def test_ranks_resume_bitwise(results: Any, name: str) -> None:
         _, uninterrupted, resumed = report["metrics"]
         for key in ("train/loss", "train/grad_norm", "train/entropy"):
             assert resumed[key] == uninterrupted[key]
+
+
+def test_adapters_of_two_ranks_go_on_in_one(
+    results: Any,
+    models: Models,
+    adapters: Callable[..., dict[str, Any]],
+    make_config: Callable[..., RunConfig],
+    make_samples: Any,
+) -> None:
+    from vime.trainer.lockstep import LockstepEngine
+
+    name = "qwen3_lora tensor"
+    config = make_config(models("qwen3"), lora=adapters("qwen3"))
+    config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
+    engine = LockstepEngine(config)
+    engine.load(results[0] / name / "checkpoint")
+    found, expected = engine.train([make_samples(13)[:1]], 1), seen(results, name)[0]["metrics"][1]
+    assert found["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=5e-5)
 
 
 @pytest.mark.parametrize("name", [*LAYOUTS, *BFLOAT16])

@@ -56,6 +56,35 @@ def test_the_formula_of_the_plan_is_the_count(
         assert (0.95 if lengths in SEVERAL_CALLS else 0.85) < found / planned < 1.05, lengths
 
 
+@pytest.mark.parametrize("recompute", [False, True], ids=["all", "recompute"])
+@pytest.mark.parametrize("targets", ["q_proj", "o_proj,down_proj", "k_proj,up_proj", "q_proj,k_proj,v_proj,o_proj"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_only_adapted_matrices_keep_their_inputs(
+    engine: Callable[[RunConfig], Any],
+    models: Callable[..., Path],
+    make_config: Callable[..., RunConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    targets: str,
+    recompute: bool,
+) -> None:
+    from vime.trainer.cpu import rows
+    from vime.trainer.saved_tensors import kept_bytes
+
+    monkeypatch.setattr(rows, "library", lambda _: None)
+    if "moe" in family and ("down" in targets or "up" in targets):
+        pytest.skip("experts have no adapters")
+    config = make_config(models(family), recompute=recompute, lora={"rank": 8, "targets": targets.split(",")})
+    trained = engine(config)
+    for lengths in SEVERAL_CALLS:
+        tokens, found = sum(lengths), kept_bytes(trained.model, lengths)
+        planned = activation_bytes(config, tokens) - tokens * config.model.hidden_size * BYTES["float32"]
+        if recompute:
+            found += whole_layer(config, tokens)
+        # nothing before the first adapter has a gradient: here most of the attention of one layer of four
+        assert (0.95 if recompute or targets[0] in "qk" else 0.8) < found / planned < 1.05, lengths
+
+
 def whole_layer(config: RunConfig, tokens: int) -> float:
     """Bytes that one layer keeps without recomputation."""
     one, none = copy.deepcopy(config), copy.deepcopy(config)

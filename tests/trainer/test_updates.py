@@ -64,7 +64,7 @@ def test_the_reference_takes_the_place_of_the_weights_tensor_by_tensor(
     trained = engine(make_config(models("qwen3")))
     parameters = list(trained.model.parameters())
     first = [parameter.detach().clone() for parameter in parameters]
-    reference = SecondWeights(trained.model)
+    reference = SecondWeights(trained.model.trained)
     with torch.no_grad():
         for parameter in parameters:
             parameter.add_(1.0)

@@ -22,6 +22,8 @@ from vime.config.choices import (
     Family,
     KLEstimator,
     KLPlace,
+    LoraInit,
+    LoraTarget,
     Mode,
     ModelAPI,
     Normalization,
@@ -49,7 +51,7 @@ from vime.config.generation import (
     ServerGroupConfig,
     ServingConfig,
 )
-from vime.config.learning import AlgorithmConfig, CorrectionConfig, TrainerConfig
+from vime.config.learning import AlgorithmConfig, CorrectionConfig, LoraConfig, TrainerConfig
 from vime.config.ranges import Natural
 from vime.config.surroundings import (
     ClusterConfig,
@@ -86,6 +88,9 @@ __all__ = [
     "KLEstimator",
     "KLPlace",
     "LoggerConfig",
+    "LoraConfig",
+    "LoraInit",
+    "LoraTarget",
     "MethodConfig",
     "Mode",
     "ModelAPI",

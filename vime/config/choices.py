@@ -159,6 +159,27 @@ class OldLogprobs(Enum):
     trainer = "trainer"
 
 
+class LoraInit(Enum):
+    """Initial values of a new adapter; the second matrix is always 0, so that the adapted model begins as its base."""
+
+    kaiming = "kaiming"
+    """The first matrix is uniform with a variance of one third of the inverse of its width, as in PEFT and Microsoft's LoRA."""
+    gaussian = "gaussian"
+    """The first matrix is normal with a standard deviation of the inverse of its rank, as in the paper (arXiv 2106.09685)."""
+
+
+class LoraTarget(Enum):
+    """Matrices of a layer that get an adapter, by their names in Hugging Face's models."""
+
+    q_proj = "q_proj"
+    k_proj = "k_proj"
+    v_proj = "v_proj"
+    o_proj = "o_proj"
+    gate_proj = "gate_proj"
+    up_proj = "up_proj"
+    down_proj = "down_proj"
+
+
 class BadUpdate(Enum):
     """The response to a loss or gradient that is not finite: the run stops, or the update is skipped and counted."""
 

@@ -13,6 +13,8 @@ from vime.config.choices import (
     CpuProducts,
     KLEstimator,
     KLPlace,
+    LoraInit,
+    LoraTarget,
     Normalization,
     OldLogprobs,
     Precision,
@@ -107,6 +109,27 @@ class AlgorithmConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class LoraConfig:
+    """Low-rank adapters (LoRA, arXiv 2106.09685): the model's own weights stay as they are, and each adapted matrix W becomes
+    W + alpha / rank · B · A, of which A and B are trained.
+
+    There is no dropout: the tokens are sampled without it, so a trainer with dropout would be off-policy.
+    """
+
+    rank: Natural = 0
+    """Rows of A and columns of B; 0 trains all weights, without adapters."""
+    alpha: Positive = 32.0
+    """The update is multiplied by `alpha / rank`; with a fixed `alpha` one learning rate suits all ranks."""
+    targets: list[LoraTarget] = field(default_factory=lambda: list(LoraTarget))
+    """Matrices that get an adapter."""
+    init: LoraInit = LoraInit.kaiming
+    """Initial values of new adapters."""
+    start: str | None = None
+    """Folder of an adapter in PEFT's format with which the run begins, in place of a new one; rank, alpha and targets must be
+    those of the folder."""
+
+
+@dataclass(kw_only=True, slots=True)
 class TrainerConfig:
     """Megatron-core: optimizer, parallelism, batching, checkpoints."""
 
@@ -179,6 +202,8 @@ class TrainerConfig:
     warning."""
     evaluate_every: Natural = 0
     """Training steps between evaluations of the agent during training; 0 evaluates only before and after training."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """Low-rank adapters in place of all weights."""
     recompute: bool = False
     """Activation checkpointing: the forward pass stores only each layer's input, and the backward pass recomputes the
     activations. It saves memory and costs about one more forward pass; for selective recomputation use `megatron_args`."""

@@ -14,6 +14,10 @@ k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the tra
 - experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps
   `5·E + 24·k` bytes.
 
+- adapters keep their narrow products, `r·b` for each (over T behind row-parallel matrices with sequence parallelism). Then only
+  adapted matrices keep their inputs: the outputs of the norms, attention's output in the order of the row, the gated product.
+  Pairs of queries, keys and values, and of gate and up projection, are also kept as the blocks that are multiplied.
+
 The sum is multiplied by the number of all layers, because a stage keeps one micro-batch per stage, and by `1 + (S-1)/(S·V)` for V
 rounds of an interleaved pipeline of S stages. With recomputation a layer keeps only its input, and one layer keeps everything.
 
@@ -21,18 +25,20 @@ Besides: the last norm, cosines and sines, and the states from which tokens are 
 """
 
 from vime.cluster.layout import splits_tokens
-from vime.config import ModelConfig, RunConfig, TrainerConfig
+from vime.config import LoraTarget, ModelConfig, RunConfig, TrainerConfig
 from vime.model.families import family_of
-from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK
+from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK, ROW_PARALLEL, adapted_shapes
 
 FLOAT32 = 4
+QKV = (LoraTarget.q_proj, LoraTarget.k_proj, LoraTarget.v_proj)
+GATE_UP = (LoraTarget.gate_proj, LoraTarget.up_proj)
 
 
 def activation_bytes(config: RunConfig, num_tokens: int | None = None) -> float:
     """Bytes that one rank keeps for a row of `num_tokens`, by default a full row."""
     trainer = config.trainer
     tokens = trainer.max_tokens_per_micro_batch if num_tokens is None else num_tokens
-    return tokens * (_layers(config) + _ends(config))
+    return tokens * (_layers(config) + _ends(config)) + _adapter_blocks(config)
 
 
 def working_bytes(config: RunConfig) -> float:
@@ -43,7 +49,7 @@ def working_bytes(config: RunConfig) -> float:
     row = trainer.max_tokens_per_micro_batch * model.vocab_size / ranks
     logits = min(row, LOGITS_IN_CUDA_CHUNK if has_gpu else LOGITS_IN_CHUNK)
     each = 2 * size if has_gpu else size + 3 * FLOAT32  # on a GPU logits and their gradient, in the model's precision
-    head = each * logits + size * model.vocab_size * model.hidden_size / ranks
+    head = each * logits + (0 if trainer.lora.rank else size * model.vocab_size * model.hidden_size / ranks)
     width = model.num_experts_per_token * model.moe_intermediate_size if model.num_experts else model.intermediate_size / ranks
     return max(head, trainer.max_tokens_per_micro_batch * (3 * width + 2 * model.hidden_size) * size)
 
@@ -56,35 +62,68 @@ def recomputes(trainer: TrainerConfig) -> bool:
 def _layers(config: RunConfig) -> float:
     """Bytes per token in all layers."""
     model, trainer = config.model, config.trainer
-    layer = _attention(model, trainer) + (_experts(config) if model.num_experts else _feed_forward(config))
+    layer = _attention(model, trainer) + (_experts(config) if model.num_experts else _feed_forward(config)) + _adapters(config)
     if recomputes(trainer):
         return model.num_layers * model.hidden_size * BYTES[trainer.precision] / _split(trainer) + layer
     stages, rounds = trainer.pipeline_parallel_size, trainer.virtual_pipeline_parallel_size
     return model.num_layers * layer * (1 + (stages - 1) / (stages * rounds) if rounds > 1 else 1)
 
 
+def keeps_input(trainer: TrainerConfig, *targets: LoraTarget) -> bool:
+    """True if a product keeps its input, for the gradient of its weights or of an adapter."""
+    return not trainer.lora.rank or any(target in trainer.lora.targets for target in targets)
+
+
 def _attention(model: ModelConfig, trainer: TrainerConfig) -> float:
     """Bytes per token of a layer's norms and attention."""
     ranks, heads, groups = trainer.tensor_parallel_size, model.num_attention_heads, model.num_key_value_heads
-    values, numbers = (4 * heads + 3 * groups) * model.head_dim, float(heads)
+    has_inputs = keeps_input(trainer, LoraTarget.o_proj)
+    values, numbers = ((3 + has_inputs) * heads + 3 * groups) * model.head_dim, float(heads)
     family = family_of(model.family)
     if family.qk_norm:
         values, numbers = values + (heads + groups) * model.head_dim, numbers + heads + groups
-    kept = 2 + family.norms_per_layer  # inputs of all norms, and outputs of those before products
+    before_products = keeps_input(trainer, *QKV) + (keeps_input(trainer, *GATE_UP) or bool(model.num_experts))
+    kept = before_products + family.norms_per_layer  # outputs of norms before products, and inputs of all norms
     norms = kept * model.hidden_size * BYTES[trainer.precision] + family.norms_per_layer * FLOAT32
     return norms / _split(trainer) + (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks
 
 
 def _feed_forward(config: RunConfig) -> float:
-    kept = 3 if _is_fused(config) else 5
+    kept = (2 if _is_fused(config) else 4) + keeps_input(config.trainer, LoraTarget.down_proj)
     return kept * config.model.intermediate_size * BYTES[config.trainer.precision] / config.trainer.tensor_parallel_size
 
 
 def _experts(config: RunConfig) -> float:
     model, trainer = config.model, config.trainer
-    chosen = model.num_experts_per_token
-    each = (model.hidden_size + (3 if _is_fused(config) else 6) * model.moe_intermediate_size) * BYTES[trainer.precision]
+    chosen, is_trained = model.num_experts_per_token, not trainer.lora.rank
+    channels = (2 if _is_fused(config) else 5) + is_trained
+    each = (is_trained * model.hidden_size + channels * model.moe_intermediate_size) * BYTES[trainer.precision]
     return (chosen * each + 5 * model.num_experts + 24 * chosen) / _split(trainer)
+
+
+def _adapters(config: RunConfig) -> float:
+    """Bytes per token of the products between the two matrices of each adapter of a layer."""
+    trainer = config.trainer
+    if not trainer.lora.rank:
+        return 0.0
+    narrow = sum(
+        1.0 / (_split(trainer) if target in ROW_PARALLEL else 1) for target in adapted_shapes(config.model, trainer.lora.targets)
+    )
+    return narrow * trainer.lora.rank * BYTES[trainer.precision]
+
+
+def _adapter_blocks(config: RunConfig) -> float:
+    """Bytes of the blocks in which the pairs of one Megatron matrix are multiplied together, whatever the number of tokens."""
+    model, trainer = config.model, config.trainer
+    shapes = adapted_shapes(model, trainer.lora.targets)
+    layer = 0.0
+    for fused in (QKV, GATE_UP):
+        own = [shapes[target] for target in fused if target in shapes]
+        outputs = sum(shape[0] for shape in adapted_shapes(model, fused).values())
+        if own:
+            layer += len(own) * (own[0][1] + outputs / trainer.tensor_parallel_size)
+    layers = 1 if recomputes(trainer) else model.num_layers / trainer.pipeline_parallel_size
+    return layers * layer * trainer.lora.rank * BYTES[trainer.precision]
 
 
 def _ends(config: RunConfig) -> float:

@@ -3,6 +3,7 @@
 Formulas, with P parameters, X of them in experts, b bytes of the training precision, T tensor-, S pipeline-, D data-, C context-
 and E expert-parallel sizes:
 
+- with adapters (LoRA) gradients, optimizer, reference and averages are those of the adapters alone, and the weights are both;
 - weights of a trainer rank: `b·R` with `R = (P - X)/(T·S) + X/(E·S)`; gradients: `4·R` (float32); optimizer
   (float32 copy and two moments): `12·(P - X)/(T·S·D·C) + 12·X/(S·T·D·C)`, because it is divided over copies; a reference model
   for the KL takes `b·R` of host memory, with or without GPUs;
@@ -24,7 +25,7 @@ from vime.cluster.placement import memory_share, server_places, takes_turns
 from vime.config import AlgorithmName, RunConfig, ServedModelConfig
 from vime.machine import memory_bytes
 from vime.memory.activations import activation_bytes, working_bytes
-from vime.model.size import BYTES, num_expert_parameters, num_parameters
+from vime.model.size import BYTES, ROW_PARALLEL, adapted_shapes, num_expert_parameters, num_parameters
 
 GIB = 2**30
 TRAINER_RESERVE = 3.0 * GIB
@@ -41,9 +42,13 @@ def trainer_memory(config: RunConfig) -> dict[str, float]:
     stages, size = trainer.pipeline_parallel_size, BYTES[trainer.precision]
     experts = num_expert_parameters(model) / (trainer.expert_parallel_size * stages)
     others = (num_parameters(model) - num_expert_parameters(model)) / (trainer.tensor_parallel_size * stages)
+    weights = others + experts
+    if trainer.lora.rank:
+        others, experts = adapter_parameters(config), 0.0
+        weights += others
     second = 0.0 if config.cluster.gpus_per_node else second_weight_bytes(config, others + experts)
     return {
-        "weights": (others + experts) * size,
+        "weights": weights * size,
         "gradients": (others + experts) * 4,
         "optimizer": 12 * (others / num_copies(trainer) + experts / num_expert_copies(trainer)),
         "reference": second,  # and running averages
@@ -52,18 +57,27 @@ def trainer_memory(config: RunConfig) -> dict[str, float]:
     }
 
 
+def adapter_parameters(config: RunConfig) -> float:
+    """Parameters of the adapters on one trainer rank: of each pair, one matrix is cut over tensor-parallel ranks."""
+    trainer, per_layer = config.trainer, 0.0
+    for target, (outputs, inputs) in adapted_shapes(config.model, trainer.lora.targets).items():
+        cut, whole = (inputs, outputs) if target in ROW_PARALLEL else (outputs, inputs)
+        per_layer += trainer.lora.rank * (cut / trainer.tensor_parallel_size + whole)
+    return config.model.num_layers * per_layer / trainer.pipeline_parallel_size
+
+
 def host_memory(config: RunConfig) -> dict[str, float]:
     """Bytes of page-locked host memory of one trainer rank by purpose; empty without GPUs."""
     if not config.cluster.gpus_per_node:
         return {}
     rank = trainer_memory(config)
     kept = {"weights": rank["weights"], "optimizer": rank["optimizer"]} if takes_turns(config) else {}
-    second = second_weight_bytes(config, rank["weights"] / BYTES[config.trainer.precision])
+    second = second_weight_bytes(config, rank["gradients"] / 4)
     return kept | ({"reference": second} if second else {})
 
 
 def second_weight_bytes(config: RunConfig, num_parameters: float) -> float:
-    """Bytes of the weights that a rank keeps in host memory beside its own: the reference, averages in float32."""
+    """Bytes of the weights that a rank with so many trained ones keeps beside them: the reference, averages in float32."""
     sizes = [4 if need.weights is Weights.average else BYTES[config.trainer.precision] for need in second_weights(config)]
     return sum(sizes) * num_parameters
 

@@ -1,9 +1,13 @@
 """Numbers of parameters and bytes of a model, from its shape alone."""
 
-from vime.config import ModelConfig, Precision
+from collections.abc import Iterable
+
+from vime.config import LoraTarget, ModelConfig, Precision, TrainerConfig
 from vime.model.families import family_of
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
+ROW_PARALLEL = (LoraTarget.o_proj, LoraTarget.down_proj)
+"""Matrices that tensor parallelism cuts along their inputs."""
 LOGITS_IN_CHUNK = 2**26
 """Logits that the trainer computes at once on a CPU: 256 MiB in float32."""
 LOGITS_IN_CUDA_CHUNK = 2**28
@@ -34,9 +38,32 @@ def num_expert_parameters(model: ModelConfig) -> int:
     return model.num_layers * model.num_experts * 3 * model.hidden_size * model.moe_intermediate_size
 
 
-def checkpoint_bytes(model: ModelConfig) -> int:
-    """Bytes of one checkpoint of a run: the weights in float32 and their two moments."""
-    return num_parameters(model) * 12
+def adapted_shapes(model: ModelConfig, targets: Iterable[LoraTarget]) -> dict[LoraTarget, tuple[int, int]]:
+    """Outputs and inputs of the matrices of a layer that get an adapter; experts have none."""
+    hidden, width = model.hidden_size, model.intermediate_size
+    queries, keys = (heads * model.head_dim for heads in (model.num_attention_heads, model.num_key_value_heads))
+    shapes = {
+        LoraTarget.q_proj: (queries, hidden),
+        LoraTarget.k_proj: (keys, hidden),
+        LoraTarget.v_proj: (keys, hidden),
+        LoraTarget.o_proj: (hidden, queries),
+    }
+    if not model.num_experts:
+        shapes |= {LoraTarget.gate_proj: (width, hidden), LoraTarget.up_proj: (width, hidden)}
+        shapes |= {LoraTarget.down_proj: (hidden, width)}
+    return {target: shapes[target] for target in targets if target in shapes}
+
+
+def num_trained_parameters(model: ModelConfig, trainer: TrainerConfig) -> int:
+    """Parameters that are trained: all, or those of the adapters."""
+    if not trainer.lora.rank:
+        return num_parameters(model)
+    return model.num_layers * trainer.lora.rank * sum(map(sum, adapted_shapes(model, trainer.lora.targets).values()))
+
+
+def checkpoint_bytes(model: ModelConfig, trainer: TrainerConfig) -> int:
+    """Bytes of one checkpoint of a run: the trained weights in float32 and their two moments."""
+    return num_trained_parameters(model, trainer) * 12
 
 
 def kv_bytes_per_token(model: ModelConfig, precision: Precision) -> int:

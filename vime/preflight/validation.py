@@ -17,6 +17,7 @@ from vime.preflight.rules import (
     data,
     deterministic,
     engine,
+    lora,
     machine,
     memory,
     method,
@@ -62,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     data.generators,
     models.heads,
     models.rotary_embeddings,
+    lora.targets,
     parallel.trainer_shards,
     parallel.token_shards,
     parallel.expert_shards,
@@ -101,6 +103,7 @@ RULES: tuple[Rule, ...] = (
 MACHINE_RULES: tuple[Rule, ...] = (
     machine.gpus,
     machine.checkpoint,
+    lora.start,
     machine.served_checkpoints,
     machine.ports_free,
     machine.api_keys,

@@ -2,11 +2,14 @@
 
 Loading reads only what this rank's parameters need. Exporting is a collective iterator: every rank walks it in lockstep and
 gets every full tensor, one at a time, so the whole model is never in memory twice. A tied `lm_head` is not exported.
+
+With adapters the exported weights have them merged in. The adapters themselves come in and go out in the same way, under PEFT's
+names (`adapters=True`).
 """
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,9 @@ from safetensors.torch import save_file
 
 from vime.errors import CheckpointError
 from vime.files.folders import put_in_place, sync, writing_place
+from vime.model.adapter import CONFIG, WEIGHTS
 from vime.model.architecture import Architecture, read_architecture
-from vime.trainer import names
+from vime.trainer import lora, names
 from vime.trainer.model import Chunks
 from vime.trainer.parallel import device
 
@@ -54,10 +58,14 @@ class HuggingFaceFolder:
 
 
 @torch.no_grad()
-def load_hugging_face(model: Chunks, architecture: Architecture, folder: Path) -> None:
-    """Fills this rank's parameters from a checkpoint folder. Raises `CheckpointError` for a missing or misshapen tensor."""
+def load_hugging_face(model: Chunks, architecture: Architecture, folder: Path, *, adapters: bool = False) -> None:
+    """Fills this rank's parameters, or those of its adapters, from a folder.
+
+    Raises `CheckpointError` for a missing or misshapen tensor.
+    """
     tensors = HuggingFaceFolder(folder)
-    for mapping, parameter in _mapped(model, expert_rank=parallel_state.get_expert_model_parallel_rank()):
+    own_rank = parallel_state.get_expert_model_parallel_rank()
+    for mapping, parameter in _mapped(model, expert_rank=own_rank, adapters=adapters):
         rank, size = (0, 1) if mapping.is_expert else (_tensor_rank(), _tensor_size())
         sources = mapping.names
         if sources == ("lm_head.weight",) and architecture.tie_word_embeddings:
@@ -69,17 +77,19 @@ def load_hugging_face(model: Chunks, architecture: Architecture, folder: Path) -
         parameter.copy_(part)
 
 
-def export_hugging_face(model: Chunks, architecture: Architecture) -> Iterator[tuple[str, torch.Tensor]]:
+def export_hugging_face(
+    model: Chunks, architecture: Architecture, *, adapters: bool = False
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields every Hugging Face tensor, whole, with its name and in a fixed order; a collective over all ranks of the model."""
     group: Any = parallel_state.get_pipeline_model_parallel_group()
     stages = parallel_state.get_pipeline_model_parallel_world_size()
     if stages == 1:
-        yield from _export_stage(model, architecture)
+        yield from _export_stage(model, architecture, adapters=adapters)
         return
     own = parallel_state.get_pipeline_model_parallel_rank()
-    for stage, plan in enumerate(_all_shapes(model, architecture)):
+    for stage, plan in enumerate(_all_shapes(model, architecture, adapters=adapters)):
         source = dist.get_global_rank(group, stage)
-        produced = _export_stage(model, architecture) if stage == own else None
+        produced = _export_stage(model, architecture, adapters=adapters) if stage == own else None
         for name, shape in plan:
             if produced is not None:
                 tensor = next(produced)[1].contiguous()
@@ -94,23 +104,26 @@ def exported_shapes(model: Chunks, architecture: Architecture) -> list[tuple[str
 
     No weight is communicated.
     """
-    plans = _all_shapes(model, architecture)
+    plans = _all_shapes(model, architecture, adapters=False)
     return [(name, model.config.params_dtype, tuple(shape)) for plan in plans for name, shape in plan]
 
 
-def _all_shapes(model: Chunks, architecture: Architecture) -> list[list[tuple[str, torch.Size]]]:
+def _all_shapes(model: Chunks, architecture: Architecture, *, adapters: bool) -> list[list[tuple[str, torch.Size]]]:
     """Names and shapes by pipeline stage."""
-    plans = [_stage_shapes(model, architecture)] * parallel_state.get_pipeline_model_parallel_world_size()
+    plans = [_stage_shapes(model, architecture, adapters=adapters)] * parallel_state.get_pipeline_model_parallel_world_size()
     if len(plans) > 1:
         dist.all_gather_object(plans, plans[0], group=parallel_state.get_pipeline_model_parallel_group())
     return plans
 
 
 @torch.no_grad()
-def _export_stage(model: Chunks, architecture: Architecture) -> Iterator[tuple[str, torch.Tensor]]:
+def _export_stage(model: Chunks, architecture: Architecture, *, adapters: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors of this pipeline stage, gathered over its tensor-parallel ranks, experts over expert-parallel ones."""
-    for mappings, parameter in _stage_entries(model, architecture):
-        own, layout = parameter.detach(), mappings[0].layout
+    of_weights = lora.adapters(model)
+    for mappings, parameter in _stage_entries(model, architecture, adapters=adapters):
+        own, layout, adapter = parameter.detach(), mappings[0].layout, of_weights.get(id(parameter))
+        if adapter is not None:
+            own = adapter.merged(own)
         if mappings[0].is_expert:
             tensors = _gathered(own, parallel_state.get_expert_model_parallel_group())
         elif layout is names.Layout.replicated:
@@ -121,10 +134,10 @@ def _export_stage(model: Chunks, architecture: Architecture) -> Iterator[tuple[s
             yield from zip(mapping.names, names.unfuse(layout, tensor, architecture))
 
 
-def _stage_shapes(model: Chunks, architecture: Architecture) -> list[tuple[str, torch.Size]]:
+def _stage_shapes(model: Chunks, architecture: Architecture, *, adapters: bool) -> list[tuple[str, torch.Size]]:
     """Names and shapes of the tensors that `_export_stage` yields, without communication."""
     shapes = []
-    for mappings, parameter in _stage_entries(model, architecture):
+    for mappings, parameter in _stage_entries(model, architecture, adapters=adapters):
         layout, size = mappings[0].layout, 1 if mappings[0].is_expert else _tensor_size()
         tensor = names.unshard(layout, [torch.empty(parameter.shape, device="meta")] * size)
         parts = names.unfuse(layout, tensor, architecture)
@@ -132,21 +145,28 @@ def _stage_shapes(model: Chunks, architecture: Architecture) -> list[tuple[str, 
     return shapes
 
 
-def _stage_entries(model: Chunks, architecture: Architecture) -> Iterator[tuple[list[names.Mapping], torch.nn.Parameter]]:
+def _stage_entries(
+    model: Chunks, architecture: Architecture, *, adapters: bool
+) -> Iterator[tuple[list[names.Mapping], torch.nn.Parameter]]:
     """Every exported parameter of this rank with its mapping; an expert with those of its peers on all expert-parallel ranks."""
     ranks = range(parallel_state.get_expert_model_parallel_world_size())
-    for entries in zip(*(_mapped(model, expert_rank=rank) for rank in ranks)):
+    for entries in zip(*(_mapped(model, expert_rank=rank, adapters=adapters) for rank in ranks)):
         mapping, parameter = entries[0]
         if mapping.names != ("lm_head.weight",) or not architecture.tie_word_embeddings:
             yield [mapping for mapping, _ in entries] if mapping.is_expert else [mapping], parameter
 
 
-def _mapped(model: Chunks, *, expert_rank: int) -> Iterator[tuple[names.Mapping, torch.nn.Parameter]]:
-    """This rank's parameters with their mappings, experts under the numbers that they have on this expert-parallel rank."""
+def _mapped(model: Chunks, *, expert_rank: int, adapters: bool) -> Iterator[tuple[names.Mapping, torch.nn.Parameter]]:
+    """This rank's parameters with their mappings, experts under the numbers that they have on this expert-parallel rank.
+
+    These are the parameters of the model, or with `adapters` those of its adapters.
+    """
     num_experts = (model.config.num_moe_experts or 0) // model.config.expert_model_parallel_size
     for part in model.parts:
         layer_offset = get_transformer_layer_offset(model.config, part.vp_stage)
         for name, parameter in part.named_parameters():
+            if (names.ADAPTER.fullmatch(name) is not None) is not adapters:
+                continue
             found = names.mapping(name, part.family, layer_offset=layer_offset, expert_offset=expert_rank * num_experts)
             yield found, parameter
 
@@ -165,18 +185,45 @@ def save_hugging_face(model: Chunks, architecture: Architecture, *, source: Path
     The folder appears whole or not at all; an existing one is replaced. Raises `CheckpointError` on rank 0 if it
     cannot be written.
     """
+    dtype = model.config.params_dtype
+    tensors = export_hugging_face(model, architecture)
+    _save(tensors, folder, lambda: write_folder(tensors, architecture, source=source, folder=folder, dtype=dtype))
+
+
+def save_adapter(model: Chunks, architecture: Architecture, *, description: dict[str, Any], folder: Path) -> None:
+    """Writes the adapters as a folder that PEFT and vLLM load, with `description` as its configuration; a collective.
+
+    As with `save_hugging_face`, the folder appears whole or not at all.
+    """
+    tensors = export_hugging_face(model, architecture, adapters=True)
+    _save(tensors, folder, lambda: write_adapter(tensors, folder=folder, description=description))
+
+
+def _save(tensors: Iterator[Any], folder: Path, write: Callable[[], None]) -> None:
+    """Rank 0 writes while all ranks walk the tensors. Raises `CheckpointError` there if it cannot be written."""
     if dist.get_rank() == 0:
         try:
-            tensors = export_hugging_face(model, architecture)
-            write_folder(tensors, architecture, source=source, folder=folder, dtype=model.config.params_dtype)
+            write()
         except (OSError, SafetensorError) as error:
             shutil.rmtree(writing_place(folder), ignore_errors=True)
             remedy = "make room, then tools/convert_checkpoint.py makes it from the last checkpoint"
             raise CheckpointError(f"{folder} cannot be written ({error}): {remedy}") from error
     else:
-        for _ in export_hugging_face(model, architecture):
+        for _ in tensors:
             pass
     dist.barrier()
+
+
+def write_adapter(tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, description: dict[str, Any]) -> None:
+    """Writes the tensors of an adapter under PEFT's names, and its configuration."""
+    temporary = writing_place(folder)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    kept = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors}
+    save_file(kept, temporary / WEIGHTS, metadata={"format": "pt"})
+    sync(temporary / WEIGHTS)
+    (temporary / CONFIG).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
+    put_in_place(temporary, folder)
 
 
 def write_folder(

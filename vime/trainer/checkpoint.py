@@ -1,5 +1,6 @@
 """Exact checkpoints of the trainer in Megatron's distributed format, which load under any layout of ranks.
 
+With adapters only these are saved; the other weights are those of the base model, whose digest is in the manifest.
 The files hold each float32 master weight and its two moments as one tensor, cut into the pieces that the ranks wrote; a rank that
 loads reads only the parts that it needs. `begin` copies the state into memory and returns; a thread of each rank writes it while
 training goes on, and `PendingSave.finish` completes the folder (`vime.trainer.pending_save`).
@@ -78,9 +79,12 @@ def load(
 
 @torch.no_grad()
 def load_weights(folder: Path, model: Chunks) -> None:
-    """Fills a model without an optimizer; files are not checked (`vime.trainer.manifest.damage`). Raises `CheckpointError`."""
+    """Fills the trained weights of a model without an optimizer. Raises `CheckpointError`.
+
+    Files are not checked (`vime.trainer.manifest.damage`).
+    """
     entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
-    targets = list(nested_values(entries))
+    targets = [entry for entry in nested_values(entries) if not _is_frozen(entry.data)]
     wanted = {
         str(index): _entry(entry, MASTER, torch.empty(entry.data.shape, dtype=torch.float32), replica_id=entry.replica_id)
         for index, entry in enumerate(targets)
@@ -136,7 +140,7 @@ def _of_averages(model: Chunks, averages: Averages) -> Iterator[tuple[str, tuple
     entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
     by_tensor = {id(entry.data): entry for entry in nested_values(entries)}
     for kind, tensors in averages.items():
-        for index, (parameter, kept) in enumerate(zip(model.parameters(), tensors, strict=True)):
+        for index, (parameter, kept) in enumerate(zip(model.trained, tensors, strict=True)):
             if id(parameter) in by_tensor:
                 yield f"{kind}.{index}", (by_tensor[id(parameter)], kind, kept)
 
@@ -170,7 +174,12 @@ def _sharded(model: Chunks, owned: list[ParameterPart]) -> tuple[list[Any], dict
     entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
     by_tensor = {id(entry.data): entry for entry in nested_values(entries)}
     sharded = [by_tensor.pop(id(part.parameter)) for part in owned]
-    return sharded, {f"buffer.{index}": entry for index, entry in enumerate(by_tensor.values())}
+    others = [entry for entry in by_tensor.values() if not _is_frozen(entry.data)]
+    return sharded, {f"buffer.{index}": entry for index, entry in enumerate(others)}
+
+
+def _is_frozen(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
 
 
 def _entry(entry: Any, kind: str, data: torch.Tensor, *, replica_id: Any) -> Any:

@@ -28,9 +28,10 @@ from vime.algorithm.algorithm import Algorithm, Forward, Weights
 from vime.algorithm.choice import algorithm_of, second_weights
 from vime.config import AlgorithmConfig, BadUpdate, RunConfig
 from vime.errors import ConfigError, TrainingError
+from vime.model import adapter
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.model.tokenizer import tokenizer_problems
-from vime.trainer import bridge, checkpoint, manifest, metrics, parallel, passes
+from vime.trainer import bridge, checkpoint, lora, manifest, metrics, parallel, passes
 from vime.trainer.metrics import Passed
 from vime.trainer.micro_batch import MicroBatches
 from vime.trainer.model import build_model, build_optimizer, wrap_model
@@ -70,11 +71,13 @@ class Engine:
             raise ConfigError(problems)
         self.model = build_model(self.architecture, config.trainer)
         bridge.load_hugging_face(self.model, self.architecture, self.source)
+        if config.trainer.lora.rank:
+            self._attach_adapters()
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
         self.algorithm = algorithm_of(config)
         self.second = {
-            need: SecondWeights(self.model, decay=need.decay if need.weights is Weights.average else None)
+            need: SecondWeights(self.model.trained, decay=need.decay if need.weights is Weights.average else None)
             for need in second_weights(config)
         }
         """Weights beside the trained ones, by the need that they answer."""
@@ -86,6 +89,15 @@ class Engine:
         self._skipped_in_a_row = 0
         self._forward_seconds = 0.0
         """Time of passes for columns since the last gradient."""
+
+    def _attach_adapters(self) -> None:
+        """Freezes the weights and adds adapters, new ones or those of the folder that the run begins with."""
+        config = self.config.trainer.lora
+        if config.start and (problems := adapter.start_problems(config, self.config.model)):
+            raise ConfigError(problems)
+        lora.attach(self.model, self.architecture, config, seed=self.config.seed)
+        if config.start:
+            bridge.load_hugging_face(self.model, self.architecture, Path(config.start), adapters=True)
 
     def of_config(self, config: AlgorithmConfig) -> Algorithm:
         """The algorithm of a configuration, which is usually the run's."""
@@ -241,6 +253,11 @@ class Engine:
         """Writes a checkpoint folder that transformers and vLLM load."""
         bridge.save_hugging_face(self.model, self.architecture, source=self.source, folder=folder)
 
+    def save_adapter(self, folder: Path) -> None:
+        """Writes the adapters as a folder that PEFT and vLLM load."""
+        description = adapter.describe(self.config.trainer.lora, base=self.config.model.checkpoint)
+        bridge.save_adapter(self.model, self.architecture, description=description, folder=folder)
+
     def begin_save(self, folder: Path) -> None:
         """Copies the state and starts to write it; see `vime.trainer.checkpoint.begin`. One save at a time."""
         assert self._pending is None, "begin_save before the last one was finished"
@@ -266,7 +283,7 @@ class Engine:
         checkpoint.load(folder, self.model, self.optimizer, self._run(), averages=self._averages())
 
     def _run(self) -> dict[str, Any]:
-        return manifest.describe_run(self.architecture, self.config.trainer)
+        return manifest.describe_run(self.architecture, self.config.trainer, base=self.source)
 
     def _averages(self) -> dict[str, list[torch.Tensor]]:
         """Running averages of the weights by a name for checkpoints, parameter by parameter."""

@@ -46,7 +46,8 @@ class _GroupedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows_RH: torch.Tensor, ends_E: torch.Tensor, counts: list[int], *weights: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(rows_RH, ends_E, *weights)
+        is_trained = ctx.needs_input_grad[3]
+        ctx.save_for_backward(rows_RH if is_trained else None, ends_E, *weights)
         ctx.counts, ctx.sums = counts, [getattr(weight, "main_grad", None) for weight in weights]
         return F.grouped_mm(rows_RH, torch.stack(weights).transpose(1, 2), offs=ends_E)
 
@@ -55,6 +56,8 @@ class _GroupedLinear(torch.autograd.Function):
         rows_RH, ends_E, *weights = ctx.saved_tensors
         gradient_RO = gradients[0].contiguous()
         of_rows_RH = F.grouped_mm(gradient_RO, torch.stack(weights), offs=ends_E)
+        if rows_RH is None:
+            return of_rows_RH, None, None, *(None for _ in weights)
         of_weights: list[torch.Tensor | None] = []
         parts = zip(rows_RH.split(ctx.counts), gradient_RO.split(ctx.counts), weights, ctx.sums, strict=True)
         for part_PH, gradient_PO, weight, total in parts:

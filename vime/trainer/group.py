@@ -227,6 +227,10 @@ class TrainerGroup:
         """Writes a checkpoint folder that transformers and vLLM load."""
         await self._engines("save_hugging_face", folder)
 
+    async def save_adapter(self, folder: Path) -> None:
+        """Writes the adapters as a folder that PEFT and vLLM load."""
+        await self._engines("save_adapter", folder)
+
     async def stop(self) -> None:
         """Ends the ranks or leaves them to the next run, and removes the exported weights; safe at any time, also twice."""
         ranks, self._ranks = self._ranks, []

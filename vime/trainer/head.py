@@ -63,8 +63,8 @@ class _ChunkedHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         hidden_NH, weight_VH, local_N, is_local_N, log_total_N, entropy_N = ctx.saved_tensors
-        sum_VH = ctx.main_gradient
-        if sum_VH is None:
+        is_trained, sum_VH = ctx.needs_input_grad[1], ctx.main_gradient
+        if is_trained and sum_VH is None:
             sum_VH = torch.zeros(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
         hidden_gradient_NH = torch.empty_like(hidden_NH)
         by_logprob_N, by_entropy_N = (None if gradient is None else gradient / ctx.temperature for gradient in gradients)
@@ -79,9 +79,12 @@ class _ChunkedHead(torch.autograd.Function):
             logits_gradient_CV = _compiled_gradient(logits_CV, *known)
             logits_gradient_CV.scatter_(1, place_C1, _gradient(logits_CV.gather(1, place_C1), *known, own_C1))
             torch.mm(logits_gradient_CV, weight_VH, out=hidden_gradient_NH[part])
-            add_weight_gradient(hidden_NH[part], logits_gradient_CV, sum_VH)
+            if is_trained:
+                add_weight_gradient(hidden_NH[part], logits_gradient_CV, sum_VH)
         if parallel_state.get_tensor_model_parallel_world_size() > 1:
             dist.all_reduce(hidden_gradient_NH, group=parallel_state.get_tensor_model_parallel_group())
+        if not is_trained:
+            return hidden_gradient_NH, None, None, None, None, None
         is_kept = ctx.main_gradient is not None
         weight_gradient_VH = kept_gradient(ctx.weight, is_always=ctx.is_fused) if is_kept else sum_VH.to(weight_VH.dtype)
         return hidden_gradient_NH, weight_gradient_VH, None, None, None, None

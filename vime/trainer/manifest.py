@@ -10,24 +10,44 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from vime.config import TrainerConfig
+from vime.config import LoraConfig, LoraTarget, TrainerConfig
 from vime.errors import CheckpointError
+from vime.model.adapter import base_digest
 from vime.model.architecture import Architecture
 
 FILE = "manifest.json"
 FORMAT = 2
+LORA = "lora"
 ADVICE = "move this checkpoint away, and resume=true goes on from the one before"
 
 
-def describe_run(architecture: Architecture, trainer: TrainerConfig) -> dict[str, Any]:
-    """A checkpoint's description of the run that saved it; all but the layout must agree with the run that loads it."""
+def describe_run(architecture: Architecture, trainer: TrainerConfig, *, base: Path) -> dict[str, Any]:
+    """A checkpoint's description of the run that saved it; all but the layout must agree with the run that loads it.
+
+    `base` is the folder of the model that adapters belong to.
+    """
     sizes = [field.name for field in fields(trainer) if field.name.endswith("_parallel_size")]
     return {
         "format": FORMAT,
         "architecture": asdict(architecture) | {"family": architecture.family.value},
         "precision": trainer.precision.value,
         "layout": {name: getattr(trainer, name) for name in sizes},
+        LORA: _describe_adapters(trainer.lora, base) if trainer.lora.rank else None,
     }
+
+
+def _describe_adapters(lora: LoraConfig, base: Path) -> dict[str, Any]:
+    targets = sorted(target.value for target in lora.targets)
+    return {"rank": lora.rank, "alpha": lora.alpha, "targets": targets, "base": base_digest(base)}
+
+
+def saved_adapters(saved: dict[str, Any]) -> LoraConfig:
+    """The settings of the adapters of a checkpoint; rank 0 if it holds whole weights."""
+    described = saved.get(LORA)
+    if not described:
+        return LoraConfig()
+    targets = [LoraTarget(target) for target in described["targets"]]
+    return LoraConfig(rank=described["rank"], alpha=described["alpha"], targets=targets)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -51,8 +71,7 @@ def write(folder: Path, run: dict[str, Any], files: dict[str, Any]) -> None:
 
 def check_same_model(folder: Path, saved: dict[str, Any], run: dict[str, Any]) -> None:
     """Raises `CheckpointError`, naming every field in which the checkpoint is of another model or precision than the run."""
-    saved_fields = saved["architecture"] | {"precision": saved["precision"]}
-    own_fields = run["architecture"] | {"precision": run["precision"]}
+    saved_fields, own_fields = (_compared(description) for description in (saved, run))
     differing = [
         f"{name} is {saved_fields.get(name)} there and {own_fields.get(name)} here"
         for name in sorted(saved_fields.keys() | own_fields.keys())
@@ -62,6 +81,12 @@ def check_same_model(folder: Path, saved: dict[str, Any], run: dict[str, Any]) -
     if differing:
         remedy = "resume with the model and precision of the saved run, or start a new run"
         raise CheckpointError(f"{folder} was saved by another model: {'; '.join(differing)}; {remedy}")
+
+
+def _compared(description: dict[str, Any]) -> dict[str, Any]:
+    """The fields in which a checkpoint and the run that loads it must agree."""
+    adapters = {f"{LORA}.{name}": value for name, value in (description.get(LORA) or {}).items()}
+    return description["architecture"] | {"precision": description["precision"]} | adapters
 
 
 def describe_file(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.optimizer.optimizer import MegatronOptimizer
-from megatron.core.tensor_parallel.layers import RowParallelLinear, set_tensor_model_parallel_attributes
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -25,6 +25,7 @@ from vime.model.families import ModelFamily
 from vime.trainer import names
 from vime.trainer.attention import PackedAttention
 from vime.trainer.experts import GroupedExperts
+from vime.trainer.lora import ColumnLinear, RowLinear
 from vime.trainer.megatron_config import torch_dtype, transformer_config
 from vime.trainer.norm import RMSNorm
 from vime.trainer.packed_sequences import PackedSequences, fill_rotary
@@ -85,8 +86,8 @@ class PackedModel(GPTModel):
         return weight_VH
 
 
-class NormedProduct(RowParallelLinear):
-    """Megatron's row-parallel product, whose output is normalized before it is added to the hidden states."""
+class NormedProduct(RowLinear):
+    """A row-parallel product, whose output is normalized before it is added to the hidden states."""
 
     def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **more: Any) -> None:
         super().__init__(input_size, output_size, config=config, **more)
@@ -111,6 +112,11 @@ class Chunks(torch.nn.ModuleList):
         """Megatron's configuration, which all parts share."""
         return self.parts[0].config
 
+    @property
+    def trained(self) -> list[torch.nn.Parameter]:
+        """The parameters that are trained: all, or those of the adapters."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
     def sharded_state_dict(self) -> dict[str, Any]:
         """Megatron's description of all parameters, by chunk."""
         return {str(number): part.sharded_state_dict() for number, part in enumerate(self.parts)}
@@ -126,6 +132,9 @@ def _layer_spec(architecture: Architecture) -> ModuleSpec:
         layer.mlp.submodules.experts.module = GroupedExperts
     attention = layer.self_attention.submodules
     attention.core_attention = PackedAttention
+    attention.linear_qkv, attention.linear_proj = ColumnLinear, RowLinear
+    if not experts:
+        layer.mlp.submodules.linear_fc1, layer.mlp.submodules.linear_fc2 = ColumnLinear, RowLinear
     if family.qk_norm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     if family.post_norms:

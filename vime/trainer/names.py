@@ -3,10 +3,13 @@
 Megatron fuses queries, keys and values into one matrix, interleaved by group (all queries of a group, its key, its value),
 and gate and up projections into another; Hugging Face keeps them apart. Everything here is about full tensors or their
 shards, without communication.
+
+An adapter's matrices have the names that PEFT gives them: `A` reads what the adapted matrix reads, `B` writes what it writes, so
+one of the two is cut as the adapted matrix is, and the other is whole on every rank.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -78,12 +81,16 @@ _TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
         Layout.columns,
     ),
 ]
+ADAPTER = re.compile(r"(.+)\.lora\.([AB])\.(\w+)")
+"""The name of an adapter's matrix: the adapted Megatron module, the matrix, and the adapted Hugging Face matrix."""
 _OF_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 _PATTERNS = [(re.compile(pattern), names, layout) for pattern, names, layout in _TABLE]
 
 
 def mapping(parameter: str, family: ModelFamily, *, layer_offset: int, expert_offset: int = 0) -> Mapping:
     """The mapping of a Megatron parameter by its name; the offsets are the first layer and expert that this rank holds."""
+    if (adapter := ADAPTER.fullmatch(parameter)) is not None:
+        return _of_adapter(adapter, mapping(f"{adapter[1]}.weight", family, layer_offset=layer_offset))
     of_layer = _OF_LAYER.fullmatch(parameter)
     if of_layer is not None and of_layer[2] in family.tensors:
         name = f"model.layers.{int(of_layer[1]) + layer_offset}.{family.tensors[of_layer[2]]}"
@@ -99,6 +106,21 @@ def mapping(parameter: str, family: ModelFamily, *, layer_offset: int, expert_of
                 groups[1] = str(int(groups[1]) + expert_offset)
             return Mapping(names=tuple(name.format(*groups) for name in names), layout=layout, is_expert=is_expert)
     raise KeyError(f"no Hugging Face name for the Megatron parameter {parameter!r}")
+
+
+def is_first(parameter: str) -> bool:
+    """True for the matrix A of an adapter, by its name."""
+    adapter = ADAPTER.fullmatch(parameter)
+    return adapter is not None and adapter[2] == "A"
+
+
+def _of_adapter(adapter: re.Match[str], adapted: Mapping) -> Mapping:
+    """The mapping of one matrix of an adapter."""
+    (name,) = (name for name in adapted.names if name.endswith(f".{adapter[3]}.weight"))
+    is_first, is_cut_by_inputs = adapter[2] == "A", adapted.layout is Layout.columns
+    cut = Layout.columns if is_first else Layout.rows
+    layout = cut if is_first is is_cut_by_inputs else Layout.replicated
+    return replace(adapted, names=(f"base_model.model.{name.removesuffix('weight')}lora_{adapter[2]}.weight",), layout=layout)
 
 
 def fuse(layout: Layout, parts: list[torch.Tensor], architecture: Architecture) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """Second weights of a model, kept in host memory: those that the run began with, or a running average.
 
+Only trained weights have second ones; with adapters these are the adapters, and the model's own weights serve both.
+
 For their logprobs they change places with the trained ones, tensor by tensor, so the device never holds more than one tensor
 twice; the host memory is page-locked where there is a CUDA device, so that copies go at the full speed of the bus.
 """
@@ -11,11 +13,11 @@ import torch
 
 
 class SecondWeights:
-    """A copy of a model's parameters as they are now; `follow` moves it."""
+    """A copy of trained parameters as they are now; `follow` moves it."""
 
-    def __init__(self, model: torch.nn.Module, *, decay: float | None = None) -> None:
+    def __init__(self, parameters: list[torch.nn.Parameter], *, decay: float | None = None) -> None:
         """With a `decay` the weights are a running average, kept in float32 because each step adds little."""
-        self._parameters, self._decay = list(model.parameters()), decay
+        self._parameters, self._decay = parameters, decay
         sizes = [parameter.numel() for parameter in self._parameters]
         first = self._parameters[0]  # all have the run's precision; one block, because PyTorch rounds each up
         dtype = first.dtype if decay is None else torch.float32

@@ -22,7 +22,7 @@ def summary(config: RunConfig) -> list[str]:
         f"model {model.name} ({count(num_parameters(model))} parameters, {config.trainer.precision.value}), "
         f"checkpoint {model.checkpoint or 'not given'}",
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",
-        f"folder {config.output_dir}, a checkpoint of {gib(checkpoint_bytes(model))} every "
+        f"folder {config.output_dir}, a checkpoint of {gib(checkpoint_bytes(model, config.trainer))} every "
         f"{config.trainer.save_every} steps, {config.trainer.keep_checkpoints}{best} kept",
         *([f"weights reach the servers {weight_transfer(config)}"] if config.algorithm.name is not AlgorithmName.sft else []),
     ]

@@ -1,0 +1,137 @@
+"""Bad settings of adapters are refused with the remedy, before anything starts."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from vime.config import LoraTarget, ModelConfig, RunConfig
+from vime.model.adapter import describe, read_shape, start_problems
+from vime.model.size import adapted_shapes
+from vime.preflight.rules import lora
+
+MODEL = ModelConfig(
+    name="small",
+    checkpoint="maker/small",
+    num_layers=2,
+    hidden_size=8,
+    intermediate_size=12,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+)
+
+
+def config_of(**options: Any) -> RunConfig:
+    config = RunConfig(model=MODEL)
+    for name, value in options.items():
+        setattr(config.trainer.lora, name, value)
+    return config
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the folder of an adapter for the small model; `change` changes its tensors and its configuration."""
+
+    def make(change: Callable[[dict[str, Any], dict[str, Any]], Any] | None = None, *, rank: int = 4) -> Path:
+        config = config_of(rank=rank, alpha=8.0).trainer.lora
+        tensors = {}
+        for layer in range(MODEL.num_layers):
+            for target, (outputs, inputs) in adapted_shapes(MODEL, LoraTarget).items():
+                part = "self_attn" if target.value in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+                name = f"base_model.model.model.layers.{layer}.{part}.{target.value}.lora_"
+                tensors |= {f"{name}A.weight": np.zeros((rank, inputs)), f"{name}B.weight": np.zeros((outputs, rank))}
+        description = describe(config, base=MODEL.checkpoint)
+        if change is not None:
+            change(tensors, description)
+        save_file(tensors, tmp_path / "adapter_model.safetensors")
+        (tmp_path / "adapter_config.json").write_text(json.dumps(description))
+        return tmp_path
+
+    return make
+
+
+def test_a_fitting_adapter_has_no_problems(write: Callable[..., Path]) -> None:
+    config = config_of(rank=4, alpha=8.0, start=str(write()))
+    assert lora.start(config) == lora.targets(config) == []
+    assert read_shape(write()).shapes == adapted_shapes(MODEL, LoraTarget)
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "words"),
+    [
+        ({"rank": 2}, "trainer.lora.rank", "has 4: use that"),
+        ({"alpha": 16.0}, "trainer.lora.alpha", "has 8.0: use that"),
+        (
+            {"targets": [LoraTarget.q_proj]},
+            "trainer.lora.targets",
+            "has [q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj]",
+        ),
+        ({"rank": 0}, "trainer.lora.start", "needs trainer.lora.rank"),
+    ],
+)
+def test_an_adapter_of_another_shape_is_refused(write: Callable[..., Path], options: Any, key: str, words: str) -> None:
+    problems = lora.start(config_of(**{"rank": 4, "alpha": 8.0, "start": str(write())} | options))
+    assert [(problem.key, words in problem.remedy) for problem in problems] == [(key, True)]
+
+
+def other_base(_: Any, description: dict[str, Any]) -> None:
+    description["base_model_name_or_path"] = "maker/large"
+
+
+def drop_one(tensors: dict[str, Any], _: Any) -> None:
+    del tensors["base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"]
+
+
+def wider(tensors: dict[str, Any], _: Any) -> None:
+    for name in tensors:
+        if "q_proj.lora_B" in name:
+            tensors[name] = np.zeros((10, 4))
+
+
+def one_layer(tensors: dict[str, Any], _: Any) -> None:
+    for name in [name for name in tensors if ".layers.1." in name]:
+        del tensors[name]
+
+
+def head(tensors: dict[str, Any], _: Any) -> None:
+    tensors["base_model.model.lm_head.lora_A.weight"] = np.zeros((4, 8))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (other_base, "was trained on maker/large, and the run's model.checkpoint is maker/small"),
+        (drop_one, "does not adapt the same matrices in all layers"),
+        (wider, "adapts q_proj with 10 outputs and 8 inputs, and small has (8, 8)"),
+        (one_layer, "adapts 1 layers, and small has 2"),
+        (head, "adapts base_model.model.lm_head.lora_A.weight; supported are q_proj"),
+        (lambda _, description: description.update(use_dora=True), "has use_dora=True, which is not supported"),
+        (lambda _, description: description.update(peft_type="IA3"), "is an adapter of the kind IA3"),
+        (lambda _, description: description.update(r=8), "with rank 8, as its adapter_config.json says"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_refused_with_the_reason(write: Callable[..., Path], change: Any, words: str) -> None:
+    config = config_of(rank=4, alpha=8.0, start=str(write(change)))
+    (problem,) = start_problems(config.trainer.lora, MODEL)
+    assert problem.key == "trainer.lora.start" and words in problem.remedy
+
+
+def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
+    (problem,) = lora.start(config_of(rank=4, start=str(tmp_path / "none")))
+    assert "holds no adapter in PEFT's format" in problem.remedy
+
+
+def test_targets_exist_and_are_named_once() -> None:
+    assert "at least one" in lora.targets(config_of(rank=4, targets=[]))[0].remedy
+    assert "once" in lora.targets(config_of(rank=4, targets=[LoraTarget.q_proj, LoraTarget.q_proj]))[0].remedy
+    config = config_of(rank=4)
+    config.model.num_experts = 4
+    try:
+        assert "use [q_proj,k_proj,v_proj,o_proj]" in lora.targets(config)[0].remedy
+    finally:
+        config.model.num_experts = 0

@@ -1,0 +1,164 @@
+"""Adapters beside PEFT's: the same gradients, the same folders; and what a run with adapters keeps and saves.
+
+Layouts of ranks are compared with one rank in `test_parallel.py`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.trainer.conftest import write_adapter
+from vime.config import LoraConfig, LoraInit, LoraTarget, RunConfig
+from vime.errors import CheckpointError, ConfigError
+from vime.types import Sample
+
+Models = Callable[..., Path]
+MakeConfig = Callable[..., RunConfig]
+LOSS = "def loss(config, logprobs, *_):\n    return -logprobs, {}\n"
+ATTENTION = ["q_proj", "v_proj", "down_proj"]
+
+
+def named(engine: Any) -> dict[str, torch.nn.Parameter]:
+    """The adapters' parameters of one rank, under PEFT's names."""
+    from vime.trainer import bridge
+
+    return {mapping.names[0]: parameter for mapping, parameter in bridge._mapped(engine.model, expert_rank=0, adapters=True)}
+
+
+def peft_model(checkpoint: Path, folder: str | Path) -> Any:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
+
+
+def response_logprobs(model: Any, sample: Sample) -> torch.Tensor:
+    tokens = torch.tensor([sample.tokens])
+    every = model(input_ids=tokens).logits[0, :-1].log_softmax(-1).gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
+    return every[-sample.response_length :]
+
+
+@pytest.mark.parametrize("targets", [None, ATTENTION], ids=["all", "some"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma3_text"])
+def test_gradients_are_those_of_peft(
+    engine: Callable[..., Any],
+    models: Models,
+    make_config: MakeConfig,
+    make_samples: Any,
+    tmp_path: Path,
+    family: str,
+    targets: Any,
+) -> None:
+    from vime.trainer.shard import PackedUpdate
+
+    options = {"target_modules": targets} if targets else {}
+    folder = write_adapter(tmp_path / "adapter", models(family), **options)
+    lora = {"rank": 4, "alpha": 8.0, "start": str(folder)} | (
+        {"targets": [LoraTarget(name) for name in targets]} if targets else {}
+    )
+    (tmp_path / "nll.py").write_text(LOSS)
+    config = make_config(models(family), lora=lora, max_tokens_per_micro_batch=200)
+    config.algorithm.loss = f"{tmp_path / 'nll.py'}:loss"
+    samples, trained = make_samples(9), engine(config)
+    trained.forward_backward(PackedUpdate(config, samples).shard(0), trained.algorithm)
+    reference, loss = peft_model(models(family), folder), torch.zeros(())
+    for sample in samples:
+        mask = torch.tensor(sample.loss_mask, dtype=torch.float32)
+        loss = loss - (response_logprobs(reference, sample) * mask).sum() * sample.columns["weight"]
+    loss.backward()
+    expected = {name.replace(".default", ""): p.grad for name, p in reference.named_parameters() if p.requires_grad}
+    found: dict[str, Any] = {name: parameter.main_grad for name, parameter in named(trained).items()}  # type: ignore[attr-defined]
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).abs().max() <= 5e-5 * gradient.abs().max(), name
+
+
+@pytest.mark.parametrize("init", LoraInit)
+def test_a_new_adapter_changes_nothing_and_only_it_is_trained(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: Any, init: LoraInit
+) -> None:
+    samples = make_samples(5)
+    asked = ([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
+    whole = engine(make_config(models("qwen3")))
+    config = make_config(models("qwen3"), lora={"rank": 4, "init": init})
+    config.algorithm.kl_coefficient = 0.1
+    trained, before = engine(config), whole.logprobs(*asked)
+    assert trained.logprobs(*asked) == before
+    base = {name: parameter.detach().clone() for name, parameter in trained.model.named_parameters() if ".lora." not in name}
+    metrics = trained.train([samples], 0)
+    assert metrics["train/kl"] == 0.0 and metrics["train/grad_norm"] > 0.0
+    assert trained.logprobs(*asked) != before
+    own = dict(trained.model.named_parameters())
+    assert all(torch.equal(own[name], tensor) for name, tensor in base.items())
+    size = sum(parameter.numel() for parameter in named(trained).values())
+    assert size < 0.2 * sum(tensor.numel() for tensor in base.values())
+    assert sum(parameter.numel() for group in trained.optimizer.param_groups for parameter in group["params"]) == size
+    assert all(sum(kept.numel() for kept in second.kept) == size for second in trained.second.values())
+    assert 0 < sum(buffer.numel() for buffer in trained._gradients()) < 1.1 * size + 1024
+
+
+def test_folders_are_read_by_peft_and_by_transformers(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: Any, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    samples = make_samples(4)
+    trained = engine(make_config(models("qwen3"), lora={"rank": 4}))
+    trained.train([samples], 0)
+    trained.train([samples], 1)
+    trained.save_adapter(tmp_path / "adapter")
+    trained.save_hugging_face(tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    adapted = peft_model(models("qwen3"), tmp_path / "adapter")
+    found = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
+    with torch.no_grad():
+        for index, sample in enumerate(samples):
+            for model in (merged, adapted):
+                assert found[index] == pytest.approx(response_logprobs(model, sample).tolist(), abs=1e-4)
+    again = engine(make_config(models("qwen3"), lora={"rank": 4, "start": str(tmp_path / "adapter")}))
+    assert all(torch.equal(tensor, named(again)[name]) for name, tensor in named(trained).items())
+
+
+def test_a_checkpoint_holds_the_adapters_alone_and_belongs_to_its_base(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: Any, tmp_path: Path
+) -> None:
+    config = make_config(models("qwen3"), lora={"rank": 2})
+    trained = engine(config)
+    trained.train([make_samples(4)], 0)
+    trained.save(tmp_path / "checkpoint")
+    size = sum(path.stat().st_size for path in (tmp_path / "checkpoint").rglob("*.distcp"))
+    assert size < sum(parameter.nbytes for parameter in trained.model.parameters()), "the base is in it"
+    again = engine(config)
+    again.load(tmp_path / "checkpoint")
+    metrics = [each.train([make_samples(4)], 1) for each in (trained, again)]
+    assert metrics[0]["train/grad_norm"] == metrics[1]["train/grad_norm"]
+    assert all(torch.equal(tensor, named(again)[name]) for name, tensor in named(trained).items())
+    for other, words in (({"rank": 3}, "lora.rank is 2 there and 3 here"), (None, "lora.rank is 2 there and None here")):
+        with pytest.raises(CheckpointError, match=words):
+            engine(make_config(models("qwen3"), lora=other)).load(tmp_path / "checkpoint")
+    weights = load_file(models("qwen3") / "model.safetensors")
+    weights["model.norm.weight"] += 1e-3
+    changed = tmp_path / "other"
+    changed.mkdir()
+    from safetensors.torch import save_file
+
+    save_file(weights, changed / "model.safetensors")
+    (changed / "config.json").write_text((models("qwen3") / "config.json").read_text())
+    with pytest.raises(CheckpointError, match=r"lora\.base is"):
+        engine(make_config(changed, lora={"rank": 2})).load(tmp_path / "checkpoint")
+
+
+def test_an_engine_refuses_the_adapter_of_another_shape(
+    engine: Callable[..., Any], models: Models, adapters: Callable[..., dict[str, Any]], make_config: MakeConfig
+) -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.lora\.rank"):
+        engine(make_config(models("qwen3"), lora=adapters("qwen3") | {"rank": 8}))
+
+
+def test_defaults_adapt_all_matrices_of_a_layer() -> None:
+    assert LoraConfig().targets == list(LoraTarget) and LoraConfig().rank == 0

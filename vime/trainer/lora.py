@@ -1,0 +1,221 @@
+"""Low-rank adapters of Megatron's linear layers (LoRA, arXiv 2106.09685, equation 3).
+
+An adapted matrix W becomes W + alpha / rank · B · A. Megatron holds several Hugging Face matrices in one (queries, keys and
+values; gate and up projection). Each of them has a pair (A, B) of its own, as in PEFT, and all pairs of one Megatron matrix are
+computed together: their A above each other, their B as blocks of one matrix in the order of Megatron's rows.
+
+Under tensor parallelism only the narrow products between A and B are communicated. A column-parallel layer has all of A on every
+rank and a part of B's rows; a row-parallel one has a part of A's columns and all of B.
+
+Shape suffixes: T tokens, I inputs and O outputs of this rank's part of the layer, R the ranks of all pairs together.
+"""
+
+import hashlib
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    set_tensor_model_parallel_attributes,
+)
+from megatron.core.tensor_parallel.mappings import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+)
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+
+from vime.config import LoraConfig, LoraInit
+from vime.model.architecture import Architecture
+from vime.trainer import names
+
+PREFIX = "lora."
+"""Beginning of the names of an adapter's parameters in their layer."""
+
+
+class Adapter(torch.nn.Module):
+    """The pairs (A, B) of one Megatron layer, by the names of the adapted Hugging Face matrices.
+
+    Example: an adapter of rank 8 on queries and values of a layer with 64 inputs has `A["q_proj"]` and `A["v_proj"]`, [8, 64]
+    each, and `B["q_proj"]` and `B["v_proj"]`, [outputs, 8] each; keys get no update.
+    """
+
+    def __init__(self, layer: torch.nn.Module, adapted: names.Mapping, architecture: Architecture, config: LoraConfig) -> None:
+        super().__init__()
+        self.scale, self._adapted, self._num_ranks = config.alpha / config.rank, adapted, config.rank
+        size = parallel_state.get_tensor_model_parallel_world_size()
+        heads, groups = architecture.num_attention_heads // size, architecture.num_key_value_heads // size
+        self._local = replace(architecture, num_attention_heads=heads, num_key_value_heads=groups)
+        weight: Any = layer.weight
+        parts = names.unfuse(adapted.layout, torch.empty(weight.shape, device="meta"), self._local)
+        self._sizes = [part.shape[0] for part in parts]
+        chosen = {target.value for target in config.targets}
+        self._parts = [name.split(".")[-2] for name in adapted.names]
+        outputs = {part: size for part, size in zip(self._parts, self._sizes) if part in chosen}
+        like = {"dtype": weight.dtype, "device": weight.device}
+        self.A = torch.nn.ParameterDict({part: torch.zeros(config.rank, weight.shape[1], **like) for part in outputs})
+        self.B = torch.nn.ParameterDict({part: torch.zeros(size, config.rank, **like) for part, size in outputs.items()})
+
+    def matrices(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """A [R, I] and B [O, R] of all pairs together; B without the factor `alpha / rank`."""
+        a_RI = torch.cat(list(self.A.values())) if len(self.A) > 1 else next(iter(self.A.values()))
+        blocks, width = [], a_RI.shape[0]
+        for part, size in zip(self._parts, self._sizes):
+            before = list(self.B).index(part) * self._num_ranks if part in self.B else 0
+            after = width - before - self._num_ranks
+            block = self.B[part] if part in self.B else a_RI.new_zeros(size, width)
+            blocks.append(F.pad(block, (before, after)) if part in self.B and before + after else block)
+        return a_RI, names.fuse(self._adapted.layout, blocks, self._local)
+
+    def merged(self, weight_OI: torch.Tensor) -> torch.Tensor:
+        """The adapted matrix of this rank, rounded once."""
+        a_RI, b_OR = self.matrices()
+        return torch.addmm(weight_OI.float(), b_OR.float(), a_RI.float(), alpha=self.scale).to(weight_OI.dtype)
+
+
+class ColumnLinear(ColumnParallelLinear):
+    """Megatron's column-parallel layer, with an adapter where there is one."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.lora: Adapter | None = None
+
+    def forward(self, input_: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        """Returns output and bias of this rank."""
+        output, bias = super().forward(input_, *arguments, **options)
+        if self.lora is None:
+            return output, bias
+        a_RI, b_OR = self.lora.matrices()
+        low = F.linear(input_, a_RI)
+        if parallel_state.get_tensor_model_parallel_world_size() > 1:
+            communicate = gather_from_sequence_parallel_region if self.sequence_parallel else copy_to_tensor_model_parallel_region
+            low = communicate(low)
+        return _added(output, low, b_OR, self.lora.scale), bias
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> Any:
+        """Megatron's, with the adapter's parts as what they are."""
+        state = super().sharded_state_dict(prefix, sharded_offsets, metadata)
+        return _with_adapter(state, self, self.lora, cut=("B", 0), prefix=prefix, offsets=sharded_offsets, metadata=metadata)
+
+
+class RowLinear(RowParallelLinear):
+    """Megatron's row-parallel layer, with an adapter where there is one."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.lora: Adapter | None = None
+
+    def forward(self, input_: torch.Tensor) -> Any:
+        """Returns the output, summed over the tensor-parallel ranks, and the bias."""
+        output, bias = super().forward(input_)
+        if self.lora is None:
+            return output, bias
+        a_RI, b_OR = self.lora.matrices()
+        low = F.linear(input_, a_RI)
+        if parallel_state.get_tensor_model_parallel_world_size() > 1:
+            is_split = self.sequence_parallel
+            communicate = reduce_scatter_to_sequence_parallel_region if is_split else reduce_from_tensor_model_parallel_region
+            low = communicate(low)
+        return _added(output, low, b_OR, self.lora.scale), bias
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> Any:
+        """Megatron's, with the adapter's parts as what they are."""
+        state = super().sharded_state_dict(prefix, sharded_offsets, metadata)
+        return _with_adapter(state, self, self.lora, cut=("A", 1), prefix=prefix, offsets=sharded_offsets, metadata=metadata)
+
+
+def _added(output: torch.Tensor, low: torch.Tensor, b_OR: torch.Tensor, scale: float) -> torch.Tensor:
+    """The layer's output with the adapter's, [T, 1, O]."""
+    return torch.addmm(output.flatten(0, -2), low.flatten(0, -2), b_OR.t(), alpha=scale).view(output.shape)
+
+
+def _with_adapter(
+    state: dict[str, Any],
+    layer: Any,
+    adapter: Adapter | None,
+    *,
+    cut: tuple[str, int],
+    prefix: str,
+    offsets: Any,
+    metadata: Any,
+) -> dict[str, Any]:
+    """Megatron's description of a layer's tensors, which takes everything but weight and bias for whole on every rank.
+
+    `cut` names the matrix that is cut over tensor-parallel ranks, and the dimension.
+    """
+    if adapter is None:
+        return state
+    own = adapter.state_dict(prefix=PREFIX, keep_vars=True)
+    matrix, axis = cut
+    axes = {name: axis for name in own if name.startswith(f"{PREFIX}{matrix}.")}
+    groups = {"tp_group": layer.tp_group, "dp_cp_group": metadata["dp_cp_group"]}
+    whole = {key: entry for key, entry in state.items() if not key.startswith(prefix + PREFIX)}
+    return whole | make_sharded_tensors_for_checkpoint(own, prefix, axes, offsets, **groups)
+
+
+def attach(model: torch.nn.Module, architecture: Architecture, config: LoraConfig, *, seed: int) -> None:
+    """Freezes the weights of a loaded model (`vime.trainer.model.Chunks`) and gives its layers new adapters.
+
+    The values depend on the seed and on the name of each matrix alone, so they are the same under any layout of ranks.
+    """
+    model.requires_grad_(False)
+    chunks: Any = model
+    for part in chunks.parts:
+        offset = get_transformer_layer_offset(part.config, part.vp_stage)
+        for name, layer in list(part.named_modules()):
+            if not isinstance(layer, ColumnLinear | RowLinear):
+                continue
+            adapted = names.mapping(f"{name}.weight", part.family, layer_offset=offset)
+            adapter = Adapter(layer, adapted, architecture, config)
+            if not len(adapter.A):
+                continue
+            layer.lora = adapter
+            for own, parameter in adapter.named_parameters(prefix=f"{name}.lora"):
+                mapping = names.mapping(own, part.family, layer_offset=offset)
+                _mark(parameter, mapping.layout, splits_tokens=part.config.sequence_parallel)
+                if names.is_first(own):
+                    _initialize(parameter, mapping, config, seed=seed)
+        if part.pre_process and part.config.recompute_granularity == "full":
+            # without this, nothing that goes into a recomputed first layer has a gradient, and its adapters would get none
+            part.embedding.register_forward_hook(_with_gradient)
+
+
+def _with_gradient(_: torch.nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
+    return output.requires_grad_() if torch.is_grad_enabled() else output
+
+
+def _mark(parameter: torch.nn.Parameter, layout: names.Layout, *, splits_tokens: bool) -> None:
+    """Marks parts for the gradient's norm, and whole matrices that see a part of the tokens for the sum over the ranks."""
+    if layout is not names.Layout.replicated:
+        dimension = 1 if layout is names.Layout.columns else 0
+        set_tensor_model_parallel_attributes(parameter, True, dimension, 1)
+    elif splits_tokens:
+        parameter.sequence_parallel = True  # type: ignore[attr-defined]
+
+
+@torch.no_grad()
+def _initialize(parameter: torch.nn.Parameter, mapping: names.Mapping, config: LoraConfig, *, seed: int) -> None:
+    """Fills this rank's part of A: the whole matrix is drawn, in float32, and cut."""
+    size = parallel_state.get_tensor_model_parallel_world_size() if mapping.layout is names.Layout.columns else 1
+    whole = torch.empty(parameter.shape[0], parameter.shape[1] * size)
+    digest = hashlib.blake2b(f"{seed} {mapping.names[0]}".encode(), digest_size=7).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest))
+    if config.init is LoraInit.gaussian:
+        whole.normal_(std=1.0 / config.rank, generator=generator)
+    else:
+        bound = 1.0 / math.sqrt(whole.shape[1])
+        whole.uniform_(-bound, bound, generator=generator)
+    parameter.copy_(names.shard(mapping.layout, whole, parallel_state.get_tensor_model_parallel_rank(), size))
+
+
+def adapters(model: torch.nn.Module) -> dict[int, Adapter]:
+    """The adapter of each adapted weight, by the weight's identity."""
+    layers = (module for module in model.modules() if isinstance(module, ColumnLinear | RowLinear))
+    return {id(layer.weight): layer.lora for layer in layers if layer.lora is not None}
