@@ -36,11 +36,11 @@ class Case:
     """One fault.
 
     Example: `Case(name="server killed", words=[], strike=kill_server, evidence="died")`: `strike` is called after two steps;
-    `evidence` must be in the run's output, faults or metrics, else the fault did not happen.
+    one word of `evidence` must be in the run's output, faults or metrics, else the fault did not happen.
     """
 
     name: str
-    evidence: str
+    evidence: str | tuple[str, ...]
     words: list[str] = field(default_factory=list)
     method: str = "memagent"
     strike: Callable[[DrivenRun], None] = lambda run: None
@@ -165,7 +165,12 @@ CASES = [
         evidence="stop/malformed",
         damage=fault_programs.damage,
     ),
-    Case(name="workspaces lost", method="coding", strike=fault_programs.end_a_workspace, evidence="rollout/num_retries"),
+    Case(
+        name="workspaces lost",
+        method="coding",
+        strike=fault_programs.end_a_workspace,
+        evidence=("rollout/num_retries", "count/reward_retries"),  # those of agents, and those of hidden tests
+    ),
     Case(name="disk full at a checkpoint", strike=fill_disk, resumes=True, small_disk=True, evidence="No space left"),
 ]
 

@@ -108,8 +108,10 @@ def try_case(case: Case, folder: Path) -> Verdict:
             sys.stderr.write(f"{case.name}: {run.log_tail()}\n")
             break
         make_room(folder)
-    text = folder.with_suffix(".log").read_text(errors="replace")
-    verdict = Verdict(case=case.name, ended=ended, happened=case.evidence in text + traces(folder), leftovers=len(leftovers))
+    text = folder.with_suffix(".log").read_text(errors="replace") + traces(folder)
+    evidence = (case.evidence,) if isinstance(case.evidence, str) else case.evidence
+    happened = any(word in text for word in evidence)
+    verdict = Verdict(case=case.name, ended=ended, happened=happened, leftovers=len(leftovers))
     audit(verdict, case, folder, finished)
     verdict.damage = case.damage(folder)
     if case.undisturbed is not None and verdict.happened:

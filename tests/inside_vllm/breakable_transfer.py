@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vime.inside_vllm import repack, transfer
+from vime.inside_vllm import adapter, repack, transfer
 
 
 class BreakableReport(transfer.WeightReport):
@@ -35,7 +35,28 @@ class BreakableReport(transfer.WeightReport):
 
         kind.load_weights = load_without
 
+    def break_adapter(self, way: str) -> None:
+        """From now on an adapter is not loaded (`none`), or without its last layer (`part`), under another factor (`scale`), or
+        the present one again (`old`).
+        """
+        present = self.weight_transfer_engine._arrival.adapter
+
+        def load(sent: adapter.SentAdapter, model: Any, vllm_config: Any) -> None:
+            if way == "none":
+                return
+            _LOAD_ADAPTER(sent if way != "old" else present, model, vllm_config)
+            manager = model.lora_manager
+            if way == "part":
+                list(manager.modules.values())[-1].reset_lora(0)
+            if way == "scale":
+                for layer in manager.modules.values():
+                    for part in layer.lora_b_stacked:
+                        part *= 1.001
+
+        adapter.SentAdapter.load = load if way else _LOAD_ADAPTER
+
 
 _REPACK = repack.repack_embeddings
 _CAN_SHADOW = transfer.can_shadow
+_LOAD_ADAPTER = adapter.SentAdapter.load
 _LOADERS: dict[Any, Any] = {}

@@ -7,7 +7,7 @@ whole: the first trains, the others serve.
 
 from dataclasses import dataclass, replace
 
-from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.config import LoraDelivery, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 
 DIRECT = (WeightTransfer.ipc, WeightTransfer.nccl, WeightTransfer.gloo)
 """Transports from process to process, without files."""
@@ -127,6 +127,8 @@ def transport(config: RunConfig) -> WeightTransfer:
     cluster = config.cluster
     if cluster.weight_transfer is not WeightTransfer.auto:
         return cluster.weight_transfer
+    if sends_adapters(config):
+        return WeightTransfer.shm if cluster.num_nodes == 1 else WeightTransfer.disk
     if any(model.trained and model.urls for model in config.serving.models.values()):
         return WeightTransfer.disk
     if not cluster.gpus_per_node:
@@ -136,6 +138,11 @@ def transport(config: RunConfig) -> WeightTransfer:
     if trained_servers_have_trainers(config):
         return WeightTransfer.ipc
     return WeightTransfer.shm if cluster.num_nodes == 1 else WeightTransfer.disk
+
+
+def sends_adapters(config: RunConfig) -> bool:
+    """True if servers get the trained adapters alone, in files, and have the base from its checkpoint."""
+    return config.trainer.lora.rank > 0 and config.serving.lora is LoraDelivery.adapter
 
 
 def trained_servers_have_trainers(config: RunConfig) -> bool:

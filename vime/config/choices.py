@@ -168,6 +168,15 @@ class LoraInit(Enum):
     """The first matrix is normal with a standard deviation of the inverse of its rank, as in the paper (arXiv 2106.09685)."""
 
 
+class LoraDelivery(Enum):
+    """The form in which servers get the trained adapters."""
+
+    merge = "merge"
+    """Merged into the model's weights, all of which are sent. Servers are as fast as without adapters."""
+    adapter = "adapter"
+    """The adapters alone, a small part of the bytes; servers compute with base and adapter, which is slower, on CPUs by half."""
+
+
 class LoraTarget(Enum):
     """Matrices of a layer that get an adapter, by their names in Hugging Face's models."""
 

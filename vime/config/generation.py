@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from vime.config.choices import Constraints, ModelAPI, ServerRole
+from vime.config.choices import Constraints, LoraDelivery, ModelAPI, ServerRole
 from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
 
 Replicas = Annotated[int, Range(least=1, most=1024)]
@@ -240,6 +240,8 @@ class ServingConfig:
     """Time in good health after which a program is forgiven one of its restarts."""
     recovery_timeout_seconds: Positive = 300.0
     """Longest time for which a request waits for a lost server to come back before its rollout counts as failed."""
+    lora: LoraDelivery = LoraDelivery.merge
+    """The form in which servers get the adapters of `trainer.lora`: merged into all weights, or by themselves."""
     keep_cache: bool = False
     """True if requests in flight keep their KV cache across a weight sync. This saves computation, but the logprobs of their
     further tokens then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""

@@ -9,6 +9,7 @@ import logging
 import sys
 from typing import Any
 
+from vime.inside_vllm.adapter import adapt_requests
 from vime.weights.payload import RANDOM_WEIGHTS
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ def register() -> None:
         except ValueError:
             logger.debug("%s is registered already", name)
     label_random_weights()
+    adapt_requests()
     enable_amx()
 
 

@@ -17,6 +17,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
+from vime.inside_vllm.adapter import SentAdapter, sent_adapter
 from vime.inside_vllm.erase import erase, erase_what_is_materialized
 from vime.inside_vllm.proof import Proof
 from vime.inside_vllm.repack import repack_on_cpu
@@ -56,6 +57,8 @@ class Arrival:
     digest: WeightDigest = field(default_factory=WeightDigest)
     mapped: dict[str, list[tuple[str, torch.Tensor]]] = field(default_factory=dict)
     """The tensors of each bucket that is not loaded yet."""
+    adapter: SentAdapter | None = None
+    """The adapter, if the weights of this run's versions are one."""
     shadow: Shadow | None = None
     """The shadow of the layers, until its weights are exchanged."""
     is_loaded: bool = False
@@ -111,14 +114,14 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         """
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
-        if self._arrival.shadow is not None:
+        if self._arrival.shadow is not None or self._arrival.adapter:
             return
         erase_weights(self.model)
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
         """Loads the buckets."""
-        if self._arrival.shadow is not None:
+        if self._arrival.shadow is not None or self._arrival.adapter:
             return
         for file in update_info.files:
             self._load(self._arrival, file, self.model)
@@ -132,6 +135,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             shadow.exchange()
             self._loader.submit(shadow.release)  # giving memory back takes time, too
             self._arrival.shadow = None
+        if shadow is not None or self._arrival.adapter:
             return
         finalize_layerwise_reload(self.model, self.model_config)
         repack_on_cpu(self.model)
@@ -152,8 +156,12 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def prove(self) -> dict[str, Any]:
         """See `Proof.check`; `{"pending": True}` while a shadow is compared, before the exchange and beside the generation.
 
+        An adapter is loaded here, because vLLM drops all adapters at the end of a weight update.
         `products_seconds` is the time for which a server that is not paused has computed nothing else.
         """
+        if self._arrival.adapter:
+            self._arrival.adapter.load(self.model, self.vllm_config)
+            return {"pending": False, "products_seconds": 0.0, **self._arrival.adapter.check(self.model)}
         if self._arrival.shadow is not None:
             self._begin_check(self._arrival.shadow)
         if self._checking is None:
@@ -180,6 +188,11 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         for file in files:
             arrival.mapped[file] = _map(file)
         tensors = [named for of_file in arrival.mapped.values() for named in of_file]
+        if adapter := sent_adapter(files, dict(tensors)):
+            arrival.adapter = adapter
+            for name, tensor in tensors:
+                arrival.digest.update(name, tensor)
+            return
         if can_shadow(self.model, self.vllm_config, num_bytes=sum(tensor.nbytes for _, tensor in tensors)):
             arrival.shadow = Shadow(self.model)
         target = arrival.shadow.model if arrival.shadow else self.model

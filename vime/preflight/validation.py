@@ -64,6 +64,7 @@ RULES: tuple[Rule, ...] = (
     models.heads,
     models.rotary_embeddings,
     lora.targets,
+    lora.delivery,
     parallel.trainer_shards,
     parallel.token_shards,
     parallel.expert_shards,

@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from vime.cluster.placement import memory_share, server_groups, takes_turns, transport
+from vime.cluster.placement import memory_share, sends_adapters, server_groups, takes_turns, transport
 from vime.config import ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.inside_vllm import forced_tokens
 from vime.inside_vllm.fixed_products import ENVIRONMENT
@@ -37,6 +37,8 @@ BACKENDS = {
 KV_ROLES = {ServerRole.prefill: "kv_producer", ServerRole.decode: "kv_consumer"}
 """vLLM's names of the two roles."""
 
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks for which vLLM can make room."""
 DUMMY = "dummy"
 """vLLM's name for random weights instead of the checkpoint's."""
 SMALL_VOCABULARY = 16384
@@ -102,7 +104,10 @@ def server_arguments(
         # vLLM takes the length with YaRN from the checkpoint as it is, and the parameters as a whole.
         overrides = {"rope_parameters": rope, "max_position_embeddings": scaled_length(rope)}
         given["hf_overrides"] = overrides | given.get("hf_overrides", {})
-    if awaits_weights and not _drafts(given):
+    if model.trained and sends_adapters(config):
+        rank = next(size for size in LORA_RANKS if size >= config.trainer.lora.rank)
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": rank}
+    elif awaits_weights and not _drafts(given):
         arguments["load_format"] = DUMMY
     if role is not ServerRole.regular:
         arguments["kv_transfer_config"] = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}

@@ -17,7 +17,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from vime.cluster.nodes import Nodes
-from vime.cluster.placement import Place, ServerGroup, server_groups, server_places
+from vime.cluster.placement import Place, ServerGroup, sends_adapters, server_groups, server_places
 from vime.config import ChatConfig, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import ServerError, WeightSyncError
 from vime.machine import num_cores
@@ -183,7 +183,8 @@ class Serving:
         """Gives the servers' GPUs to the trainer; the trained model's weights are dropped unless they are to be kept."""
         calls = []
         for name in self._servers:
-            level = 2 if self._config.serving.models[name].trained and not keep_weights else 1
+            is_sent = self._config.serving.models[name].trained and not sends_adapters(self._config)
+            level = 2 if is_sent and not keep_weights else 1
             for server in self._present(name):
                 server.is_asleep = True
                 calls.append(server.actor.sleep.remote(level))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -13,6 +14,7 @@ from ray.exceptions import RayActorError
 
 from vime.config import RunConfig
 from vime.errors import ServerError, describe
+from vime.model import adapter
 from vime.processes.control import UNREACHABLE
 from vime.processes.secret import given_secret, headers
 from vime.serving.topology import Serving, reach
@@ -61,8 +63,10 @@ class FileSync:
         synced = [result for result in results if result]
         self.holders = {name for name, result in zip(actors, results) if result} if actors else None
         logger.info("version %d is on %d of %d servers", payload.version, len(synced), len(results))
-        for file in set(previous.files if previous is not None else ()) - set(payload.files):
-            Path(file).unlink(missing_ok=True)  # the new ones stay: a server that restarts reads them again
+        for file in map(Path, set(previous.files if previous is not None else ()) - set(payload.files)):
+            file.unlink(missing_ok=True)  # the new ones stay: a server that restarts reads them again
+            if file.name == adapter.WEIGHTS:  # the folder of an adapter, which holds nothing else
+                shutil.rmtree(file.parent, ignore_errors=True)
         return {
             "sync/seconds": time.monotonic() - started,
             **{

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from vime.errors import CheckpointError
 from vime.files.folders import put_in_place, sync, writing_place
-from vime.model.adapter import CONFIG, WEIGHTS
+from vime.model import adapter
 from vime.model.architecture import Architecture, read_architecture
 from vime.trainer import lora, names
 from vime.trainer.model import Chunks
@@ -121,9 +121,9 @@ def _export_stage(model: Chunks, architecture: Architecture, *, adapters: bool) 
     """Tensors of this pipeline stage, gathered over its tensor-parallel ranks, experts over expert-parallel ones."""
     of_weights = lora.adapters(model)
     for mappings, parameter in _stage_entries(model, architecture, adapters=adapters):
-        own, layout, adapter = parameter.detach(), mappings[0].layout, of_weights.get(id(parameter))
-        if adapter is not None:
-            own = adapter.merged(own)
+        own, layout, added = parameter.detach(), mappings[0].layout, of_weights.get(id(parameter))
+        if added is not None:
+            own = added.merged(own)
         if mappings[0].is_expert:
             tensors = _gathered(own, parallel_state.get_expert_model_parallel_group())
         elif layout is names.Layout.replicated:
@@ -196,7 +196,7 @@ def save_adapter(model: Chunks, architecture: Architecture, *, description: dict
     As with `save_hugging_face`, the folder appears whole or not at all.
     """
     tensors = export_hugging_face(model, architecture, adapters=True)
-    _save(tensors, folder, lambda: write_adapter(tensors, folder=folder, description=description))
+    _save(tensors, folder, lambda: adapter.write(tensors, folder=folder, description=description))
 
 
 def _save(tensors: Iterator[Any], folder: Path, write: Callable[[], None]) -> None:
@@ -212,18 +212,6 @@ def _save(tensors: Iterator[Any], folder: Path, write: Callable[[], None]) -> No
         for _ in tensors:
             pass
     dist.barrier()
-
-
-def write_adapter(tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, description: dict[str, Any]) -> None:
-    """Writes the tensors of an adapter under PEFT's names, and its configuration."""
-    temporary = writing_place(folder)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    kept = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors}
-    save_file(kept, temporary / WEIGHTS, metadata={"format": "pt"})
-    sync(temporary / WEIGHTS)
-    (temporary / CONFIG).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
-    put_in_place(temporary, folder)
 
 
 def write_folder(

@@ -253,10 +253,17 @@ class Engine:
         """Writes a checkpoint folder that transformers and vLLM load."""
         bridge.save_hugging_face(self.model, self.architecture, source=self.source, folder=folder)
 
+    def export_adapter(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The adapters' tensors by PEFT's names, on every rank."""
+        return bridge.export_hugging_face(self.model, self.architecture, adapters=True)
+
+    def describe_adapter(self) -> dict[str, Any]:
+        """PEFT's configuration of the adapters."""
+        return adapter.describe(self.config.trainer.lora, base=self.config.model.checkpoint)
+
     def save_adapter(self, folder: Path) -> None:
         """Writes the adapters as a folder that PEFT and vLLM load."""
-        description = adapter.describe(self.config.trainer.lora, base=self.config.model.checkpoint)
-        bridge.save_adapter(self.model, self.architecture, description=description, folder=folder)
+        bridge.save_adapter(self.model, self.architecture, description=self.describe_adapter(), folder=folder)
 
     def begin_save(self, folder: Path) -> None:
         """Copies the state and starts to write it; see `vime.trainer.checkpoint.begin`. One save at a time."""

@@ -16,7 +16,7 @@ import ray
 from vime.algorithm.algorithm import Forward
 from vime.cluster.accelerators import CPU_BUILD, GPU_BUILD, why_no_device
 from vime.cluster.layout import world_size
-from vime.cluster.placement import trainer_places, transport
+from vime.cluster.placement import sends_adapters, trainer_places, transport
 from vime.cluster.ports import LOOPBACK
 from vime.config import AlgorithmConfig, RunConfig
 from vime.errors import ConfigError, Problem
@@ -127,9 +127,12 @@ class TrainerRank:
         return self._sender.send(version)
 
     def export_weights(self, folder: Path, version: int) -> WeightPayload:
-        """Writes the weights as files into `folder`; rank 0 returns the filled payload."""
-        from vime.weights.export import write_payload
+        """Writes the weights, or the adapters alone, as files into `folder`; rank 0 returns the filled payload."""
+        from vime.weights.export import write_adapter_payload, write_payload
 
+        if sends_adapters(self._config):
+            tensors, description = self._engine.export_adapter(), self._engine.describe_adapter()
+            return write_adapter_payload(tensors, folder=folder, version=version, description=description)
         return write_payload(self._engine.export(), folder=folder, version=version)
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:

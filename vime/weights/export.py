@@ -1,15 +1,21 @@
-"""Weights for the servers as files: bounded safetensors buckets and their digest, in shared memory or on a shared disk."""
+"""Weights for the servers as files, with their digest: bounded safetensors buckets, or an adapter in PEFT's format.
+
+The files are in shared memory or on a shared disk.
+"""
 
 import re
+import shutil
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
+from vime.model import adapter
 from vime.weights.payload import WeightDigest, WeightPayload
 
 BUCKET_BYTES = 512 * 2**20
@@ -55,12 +61,36 @@ def write_payload(
     return payload
 
 
+def write_adapter_payload(
+    tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, version: int, description: dict[str, Any]
+) -> WeightPayload:
+    """Writes one version of the adapters as a folder of its own; a collective over `tensors`, rank 0 writes."""
+    started = time.monotonic()
+    payload, digest = WeightPayload(version=version), WeightDigest()
+    if dist.get_rank() != 0:
+        for _ in tensors:
+            pass
+        return payload
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_versions(folder, before=version - KEPT_VERSIONS + 1)
+    kept = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors}
+    for name, tensor in kept.items():
+        digest.update(name, tensor)
+        payload.num_bytes += tensor.nbytes
+    own = folder / f"actor-v{version}-adapter"
+    adapter.write(kept.items(), folder=own, description=description)
+    payload.files.append(str(own / adapter.WEIGHTS))
+    payload.num_tensors, payload.digest = digest.num_tensors, digest.hexdigest()
+    payload.export_seconds = time.monotonic() - started
+    return payload
+
+
 def remove_versions(folder: Path, *, before: int) -> None:
-    """Removes the buckets of versions below `before`."""
-    for path in folder.glob("actor-v*.safetensors"):
+    """Removes buckets and adapters of versions below `before`."""
+    for path in folder.glob("actor-v*"):
         match = re.match(r"actor-v(\d+)-", path.name)
         if match and int(match.group(1)) < before:
-            path.unlink(missing_ok=True)
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _write(folder: Path, version: int, number: int, bucket: dict[str, torch.Tensor]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vime.config import LoraTarget, ModelConfig, RunConfig
+from vime.config import LoraDelivery, LoraTarget, ModelConfig, RunConfig, WeightTransfer
 from vime.model.adapter import describe, read_shape, start_problems
 from vime.model.size import adapted_shapes
 from vime.preflight.rules import lora
@@ -135,3 +135,29 @@ def test_targets_exist_and_are_named_once() -> None:
         assert "use [q_proj,k_proj,v_proj,o_proj]" in lora.targets(config)[0].remedy
     finally:
         config.model.num_experts = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"trainer.lora.rank": 0}, "all weights are trained"),
+        ({"deterministic": True}, "needs merge"),
+        ({"cluster.weight_transfer": WeightTransfer.nccl}, "cluster.weight_transfer=nccl sends whole weights"),
+        ({"trainer.lora.rank": 1024}, "ranks up to 512"),
+        ({"serving.models.actor.urls": ["http://10.0.0.2:8000"]}, "servers given by urls"),
+        ({}, None),
+    ],
+)
+def test_adapters_alone_are_sent_only_where_they_can_be(change: dict[str, Any], words: str | None) -> None:
+    config = config_of(rank=4)
+    config.serving.lora = LoraDelivery.adapter
+    for key, value in change.items():
+        *path, name = key.split(".")
+        target: Any = config
+        for part in path:
+            target = target[part] if isinstance(target, dict) else getattr(target, part)
+        setattr(target, name, value)
+    problems = lora.delivery(config)
+    assert [words in problem.remedy for problem in problems] == ([True] if words else [])
+    config.serving.lora = LoraDelivery.merge
+    assert not lora.delivery(config)

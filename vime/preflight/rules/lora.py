@@ -1,9 +1,11 @@
 """Adapters: their targets exist in the model, and the adapter that a run begins with is one of this model."""
 
-from vime.config import RunConfig
+from vime.cluster.placement import DIRECT
+from vime.config import LoraDelivery, RunConfig
 from vime.errors import Problem
 from vime.model.adapter import KEY, start_problems
 from vime.model.size import adapted_shapes
+from vime.serving.flags import LORA_RANKS
 
 
 def targets(config: RunConfig) -> list[Problem]:
@@ -20,6 +22,27 @@ def targets(config: RunConfig) -> list[Problem]:
         attention = ",".join(target.value for target in possible)
         remedy = f"{', '.join(missing)} are in experts, which get no adapters: use [{attention}]"
     return [Problem(key=f"{KEY}.targets", value=written, remedy=remedy)]
+
+
+def delivery(config: RunConfig) -> list[Problem]:
+    """Adapters are sent by themselves only where there are some, to servers of this run, in files, and not repeatably."""
+    if config.serving.lora is LoraDelivery.merge:
+        return []
+    key, value = "serving.lora", config.serving.lora.value
+    problems = []
+    if not config.trainer.lora.rank:
+        problems.append(Problem(key=key, value=value, remedy=f"all weights are trained: use merge, or set {KEY}.rank"))
+    if config.deterministic:
+        remedy = "a server's products with adapters depend on the batch, so deterministic=true needs merge"
+        problems.append(Problem(key=key, value=value, remedy=remedy))
+    if any(model.trained and model.urls for model in config.serving.models.values()):
+        problems.append(Problem(key=key, value=value, remedy="servers given by urls take whole weights: use merge"))
+    if (way := config.cluster.weight_transfer) in DIRECT:
+        remedy = f"cluster.weight_transfer={way.value} sends whole weights: use auto, shm or disk, or serving.lora=merge"
+        problems.append(Problem(key=key, value=value, remedy=remedy))
+    if config.trainer.lora.rank > max(LORA_RANKS):
+        problems.append(Problem(key=key, value=value, remedy=f"vLLM has room for ranks up to {max(LORA_RANKS)}: use merge"))
+    return problems
 
 
 def start(config: RunConfig) -> list[Problem]:

@@ -1,0 +1,179 @@
+"""Adapters as the weights of a sync, on a real server: what it computes, and what is found if it computes with something else."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+import torch
+
+from vime.config import LoraConfig, LoraDelivery, LoraTarget
+from vime.errors import WeightSyncError
+from vime.model import adapter
+from vime.processes.control import call
+from vime.serving.client import TokenClient
+from vime.serving.topology import Serving
+from vime.sync.file_sync import FileSync
+from vime.weights.payload import WeightDigest, WeightPayload
+from vime.weights.policy import Policy
+
+RANK, ALPHA = 3, 8.0
+TARGETS = [LoraTarget.q_proj, LoraTarget.v_proj, LoraTarget.o_proj, LoraTarget.up_proj, LoraTarget.down_proj]
+PROMPT = list(range(3, 70))
+
+
+class AdapterTrainer:
+    """Stand-in for the trainer: PEFT's model, whose adapter takes large random steps."""
+
+    def __init__(self, checkpoint: Path, folder: Path) -> None:
+        import peft
+        from transformers import AutoModelForCausalLM
+
+        base = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+        targets = [target.value for target in TARGETS]
+        torch.manual_seed(0)
+        self.model: Any = peft.get_peft_model(base, peft.LoraConfig(r=RANK, lora_alpha=int(ALPHA), target_modules=targets))
+        self.model.eval()
+        self._folder, self._base, self.version = folder, str(checkpoint), 0
+
+    def step(self) -> None:
+        """Moves the adapter."""
+        self.version += 1
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if "lora_" in name:
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+
+    async def export_weights(self, version: int) -> WeightPayload:
+        """The adapter as a folder, as `vime.weights.export.write_adapter_payload` writes it."""
+        from peft import get_peft_model_state_dict
+
+        tensors, digest = get_peft_model_state_dict(self.model), WeightDigest()
+        for name, tensor in tensors.items():
+            digest.update(name, tensor)
+        own = self._folder / f"actor-v{version}-adapter"
+        description = adapter.describe(LoraConfig(rank=RANK, alpha=ALPHA, targets=TARGETS), base=self._base)
+        adapter.write(tensors.items(), folder=own, description=description)
+        file = str(own / adapter.WEIGHTS)
+        return WeightPayload(version=version, files=[file], num_tensors=len(tensors), digest=digest.hexdigest())
+
+    def logprobs(self, tokens: list[int], count: int) -> list[float]:
+        """Of the last tokens."""
+        with torch.no_grad():
+            every = self.model(input_ids=torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
+        return every.gather(1, torch.tensor(tokens[1:]).unsqueeze(1)).squeeze(1)[-count:].tolist()
+
+
+class Stack:
+    """The server, its trainer and the way of the weights."""
+
+    def __init__(self, config: Any, serving: Serving, trainer: AdapterTrainer, policy: Policy) -> None:
+        self.config, self.serving, self.trainer = config, serving, trainer
+        self._policy = policy
+
+    def open(self) -> None:
+        trainer: Any = self.trainer
+        self._files = FileSync(self.serving, trainer, self.config, self._policy)
+
+    async def sync(self) -> dict[str, float]:
+        return await self._files.sync(self.trainer.version)
+
+    async def tell(self, method: str, *arguments: str) -> None:
+        async with aiohttp.ClientSession() as session:
+            url, body = self.serving.trained_endpoint().worker_urls[0], {"method": method, "args": list(arguments)}
+            await call(session, url, "/collective_rpc", timeout_seconds=30.0, body=body)
+
+    async def sample(self, count: int = 16, *, prompt: list[int] = PROMPT) -> Any:
+        client = TokenClient(self.serving.trained_endpoint(), self.config.serving)
+        about: dict[str, Any] = {"session_id": "a", "request_id": uuid.uuid4().hex, "minimum_version": self.trainer.version}
+        try:
+            return await client.generate(prompt, sampling={"max_tokens": count, "ignore_eos": True}, **about)
+        finally:
+            await client.close()
+
+    def check(self, turn: Any, *, prompt: list[int] = PROMPT) -> None:
+        """All tokens are of the present version, and have the trainer's logprobs."""
+        assert set(turn.weight_versions) == {self.trainer.version}
+        expected = self.trainer.logprobs([*prompt, *turn.output_ids], len(turn.output_ids))
+        assert list(turn.logprobs) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def stack(
+    checkpoints: dict[str, Path], ray_cluster: None, make_serving_config: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    config, policy = make_serving_config(checkpoints["tied"]), Policy()
+    config.trainer.lora = LoraConfig(rank=RANK, alpha=ALPHA, targets=TARGETS)
+    config.serving.lora = LoraDelivery.adapter
+    serving = Serving(config, tmp_path_factory.mktemp("adapter"), uuid.uuid4().hex[:8], policy=policy, awaits_weights=True)
+    made = Stack(config, serving, AdapterTrainer(checkpoints["tied"], serving.payload_folder), policy)
+    serving.start()
+    try:
+        asyncio.run(serving.ready())
+        made.open()
+        yield made
+    finally:
+        asyncio.run(serving.stop())
+
+
+async def test_each_version_is_computed_with_its_adapter_also_where_a_prefix_was_cached(stack: Stack):
+    found = []
+    for _ in range(3):
+        stack.trainer.step()
+        metrics = await stack.sync()
+        assert metrics["sync/num_servers"] == 1 and metrics["sync/num_unread_tensors"] == 0
+        for _ in range(2):  # the second with the prompt in the cache
+            stack.check(await stack.sample())
+        found.append(stack.trainer.logprobs(PROMPT, 4))
+    assert found[0] != found[1] != found[2], "versions do not differ"
+    assert len(list(stack.serving.payload_folder.iterdir())) == 1, "folders of earlier versions are left"
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("none", "no adapter is active"),
+        ("old", "q_proj.lora_A.weight differs from what was sent"),
+        ("part", "down_proj.lora_A.weight differs from what was sent"),
+        ("scale", "q_proj.lora_B.weight differs from what was sent"),
+    ],
+)
+async def test_a_server_that_computes_with_another_adapter_is_found_at_the_sync(stack: Stack, way: str, words: str):
+    await stack.sync()
+    await stack.tell("break_adapter", way)
+    stack.trainer.step()
+    try:
+        with pytest.raises(WeightSyncError, match=words):
+            await stack.sync()
+    finally:
+        await stack.tell("break_adapter", "")
+    await stack.sync()
+    stack.check(await stack.sample())
+
+
+async def test_requests_in_flight_go_on_under_the_new_adapter(stack: Stack):
+    await stack.sync()
+    before = stack.trainer.version
+    long = asyncio.create_task(stack.sample(700))
+    await asyncio.sleep(0.3)
+    stack.trainer.step()
+    await stack.sync()
+    turn = await long
+    assert set(turn.weight_versions) == {before, before + 1} and turn.weight_versions == sorted(turn.weight_versions)
+    new = [index for index, version in enumerate(turn.weight_versions) if version == stack.trainer.version]
+    expected = stack.trainer.logprobs([*PROMPT, *turn.output_ids], len(new))
+    assert list(turn.logprobs[new[0] :]) == pytest.approx(expected, abs=1e-4)
+
+
+async def test_a_restarted_server_has_base_and_present_adapter(stack: Stack):
+    stack.trainer.step()
+    await stack.sync()
+    actor = stack.serving.actors("actor")["actor-0"]
+    psutil.Process(await actor.pid.remote()).children()[0].children()[0].kill()
+    stack.check(await stack.sample(prompt=PROMPT[5:]), prompt=PROMPT[5:])

@@ -1,0 +1,118 @@
+"""Trained adapters (LoRA) in vLLM: the weights of a version are those of one adapter, with which every request computes.
+
+vLLM's own way gives each adapter a name, which requests ask for. Here an adapter is what a weight sync brings: it takes the place
+of the one before while generation is paused, the prefix cache is cleared, and requests in flight go on under it. So versions,
+their labels and restarts are those of every sync, and no server holds an adapter of an earlier version.
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NUMBER = 1
+"""vLLM's number of the adapter."""
+PREFIX = "base_model.model."
+"""Beginning of the names that PEFT gives to the tensors of an adapter."""
+A, B = ".lora_A.weight", ".lora_B.weight"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SentAdapter:
+    """An adapter that a sync has sent: its folder in PEFT's format, and its tensors as they were hashed.
+
+    Example: `SentAdapter(folder=Path("/dev/shm/vime-1a2b/actor-v3-adapter"), tensors={"base_model.model….lora_A.weight": …})`.
+    """
+
+    folder: Path
+    tensors: dict[str, torch.Tensor]
+
+    def load(self, model: Any, vllm_config: Any) -> None:
+        """Puts it into the place of the present one."""
+        from vllm.lora.request import LoRARequest
+        from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
+
+        reader, manager = LRUCacheWorkerLoRAManager(vllm_config, torch.device("cpu"), {}), model.lora_manager
+        reader._adapter_manager = manager
+        read = reader._load_adapter(LoRARequest(lora_name=self.folder.name, lora_int_id=NUMBER, lora_path=str(self.folder)))
+        manager.remove_adapter(NUMBER)
+        manager.add_adapter(read)
+        manager.activate_adapter(NUMBER)
+
+    @torch.no_grad()
+    def check(self, model: Any) -> dict[str, Any]:
+        """Compares all that the layers compute with to what was sent: `wrong` and `unread`, a line or name each, and `seconds`.
+
+        A layer to which nothing was sent must have an adapter of zeros.
+        """
+        started, manager = time.monotonic(), model.lora_manager
+        wrong, left = list[str](), set(self.tensors)
+        if NUMBER not in manager.lora_index_to_id:
+            return {"wrong": ["no adapter is active"], "unread": [], "seconds": time.monotonic() - started}
+        slot = manager.lora_index_to_id.index(NUMBER)
+        for name, layer in manager.modules.items():
+            above, _, own = name.rpartition(".")
+            parts = [f"{PREFIX}{above}.{part}" for part in manager.packed_modules_mapping.get(own) or [own]]
+            left -= {f"{part}{matrix}" for part in parts for matrix in (A, B)}
+            sent_a, sent_b = ([self.tensors.get(f"{part}{matrix}") for part in parts] for matrix in (A, B))
+            if layer.tp_size > 1:
+                sent_a, sent_b = _cut(layer.slice_lora_a, sent_a), _cut(layer.slice_lora_b, sent_b)
+            for part, held_a, held_b, a, b in zip(parts, layer.lora_a_stacked, layer.lora_b_stacked, sent_a, sent_b, strict=True):
+                wrong += _difference(f"{part}{A}", held_a[slot, 0], a, factor=1.0)
+                wrong += _difference(f"{part}{B}", held_b[slot, 0], b, factor=self._scale)  # vLLM has the factor in it
+        return {"wrong": wrong, "unread": sorted(left), "seconds": time.monotonic() - started}
+
+    @property
+    def _scale(self) -> float:
+        described = json.loads((self.folder / "adapter_config.json").read_text())
+        return described["lora_alpha"] / described["r"]
+
+
+def sent_adapter(files: list[str], tensors: dict[str, torch.Tensor]) -> SentAdapter | None:
+    """The adapter in files that have arrived; None if they hold weights of the model."""
+    if not tensors or not all(name.startswith(PREFIX) for name in tensors):
+        return None
+    (file,) = files
+    return SentAdapter(folder=Path(file).parent, tensors=tensors)
+
+
+def _cut(cut: Any, parts: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """This rank's parts of tensors, by the function of a layer that takes one, or a list where it has several."""
+    if len(parts) > 1:
+        return cut(parts)
+    return [None if part is None else cut(part) for part in parts]
+
+
+def _difference(name: str, held: torch.Tensor, sent: torch.Tensor | None, *, factor: float) -> list[str]:
+    """A line about the largest difference, if there is one; where nothing was sent, and beyond an adapter's rank, are zeros."""
+    expected = torch.zeros_like(held)
+    if sent is not None:
+        expected[: sent.shape[0], : sent.shape[1]] = sent.to(held) * factor
+    largest = (held - expected).abs().max().item()
+    return [] if largest == 0.0 else [f"{name} differs from what was sent, by up to {largest:.3g}"]
+
+
+def adapt_requests() -> None:
+    """Has every request of an engine compute with the adapter once a sync has brought one; before, they compute with the base."""
+    engine = getattr(sys.modules.get("vllm.v1.engine.core"), "EngineCore", None)
+    if engine is None or hasattr(engine, "adapts_requests"):
+        return
+    engine.adapts_requests = True
+    add_request = engine.add_request
+
+    def add_adapted(self: Any, request: Any, request_wave: int = 0) -> None:
+        if self.vllm_config.lora_config is not None and self._weight_version.isdigit() and request.lora_request is None:
+            request.lora_request = _request()
+        add_request(self, request, request_wave)
+
+    engine.add_request = add_adapted
+
+
+def _request() -> Any:
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(lora_name="policy", lora_int_id=NUMBER, lora_path="loaded by a weight sync")
