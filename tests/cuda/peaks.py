@@ -1,9 +1,9 @@
 """Peak memory of training steps at true size on the device that is not there, beside what `mode=plan` promises.
 
-    python -m tests.cuda.peaks [MODEL/CLUSTER …] [--set KEY=VALUE …] [--write FOLDER]
+    python -m tests.cuda.peaks [MODEL/CLUSTER …] [EXPERIMENT/CLUSTER …] [--set KEY=VALUE …] [--write FOLDER]
 
-Rows are all models of `conf/model` on each cluster on which they are offered; `--write` makes `gpu_memory.md` and
-`gpu_memory.json` of them. Nothing here was measured on a GPU.
+Rows are all models of `conf/model` on each cluster on which they are offered, and recipes with adapters; `--write` makes
+`gpu_memory.md` and `gpu_memory.json` of them. Nothing here was measured on a GPU.
 """
 
 import argparse
@@ -19,6 +19,8 @@ from typing import Any
 
 GIB = 2**30
 CLUSTERS = ("one_gpu", "one_node", "two_nodes")
+RECIPES = ("qwen2.5_7b", "qwen3_8b", "qwen3_4b_24gb", "qwen3_30b_a3b")
+"""Recipes with adapters, `memagent_lora_…` of `conf/experiment`."""
 SMALLEST = "tiny"
 """A model for cores, whose rows are too short for a plan's few bytes to count."""
 SHARES = [0.625, 0.375]
@@ -65,7 +67,7 @@ class Peak:
 
 
 def offered() -> list[tuple[str, str]]:
-    """All models, each with the clusters that have one GPU per rank of the model and, by the plan, enough memory."""
+    """All models, each with the clusters that have one GPU per rank of the model and, by the plan, enough memory; recipes."""
     from vime.cluster.layout import world_size
     from vime.preflight.compose import CONF
     from vime.preflight.rules.memory import trainer_fits
@@ -76,12 +78,16 @@ def offered() -> list[tuple[str, str]]:
             config = _config(name, cluster, [])
             if world_size(config.trainer) == config.cluster.num_trainer_gpus and not trainer_fits(config):
                 found.append((name, cluster))
-    return found
+    recipes = [f"memagent_lora_{model}" for model in RECIPES]
+    return found + [(recipe, _config(recipe, "", []).cluster.name) for recipe in recipes]
 
 
 def _config(model: str, cluster: str, words: list[str]) -> Any:
-    from vime.preflight.compose import compose_run
+    """The configuration of a model on a cluster, or of an experiment, which has both."""
+    from vime.preflight.compose import CONF, compose_run
 
+    if (CONF / "experiment" / f"{model}.yaml").exists():
+        return compose_run([f"+experiment={model}", "mode=plan", *words]).config
     return compose_run(["+method=memagent", "mode=plan", f"model={model}", f"cluster={cluster}", *words]).config
 
 
@@ -194,7 +200,8 @@ def _layout(trainer: Any) -> str:
     words = [f"{short} {size}" for short, name in sizes.items() if (size := getattr(trainer, f"{name}_parallel_size")) > 1] or [
         "one rank"
     ]
-    return ", ".join([*words, *(["recomputed"] if trainer.recompute else [])])
+    words += ["recomputed"] if trainer.recompute else []
+    return ", ".join([*words, *([f"LoRA {trainer.lora.rank}"] if trainer.lora.rank else [])])
 
 
 def table(peaks: list[Peak]) -> str:
@@ -208,7 +215,7 @@ def table(peaks: list[Peak]) -> str:
         "measured of a trainer rank of its own (`gpu_check_h200.md`), not of a server. Sizes in GiB per rank; rows hold",
         "`trainer.max_tokens_per_micro_batch` tokens, and each cluster is as its file in `conf/` composes it.",
         "",
-        "| model | cluster | layout | plan | gradient | step | plan / peak | reserve | free | export | host memory |",
+        "| model or recipe | cluster | layout | plan | gradient | step | plan / peak | reserve | free | export | host memory |",
         "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in peaks:

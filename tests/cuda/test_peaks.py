@@ -30,7 +30,7 @@ def assert_fits(peak: Peak) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ["qwen2.5-1.5b/one_gpu", "qwen2.5-7b/one_node", "qwen3-30b-a3b/one_node"])
+@pytest.mark.parametrize("row", ["memagent_lora_qwen3_8b/one_gpu", "qwen2.5-7b/one_node", "qwen3-30b-a3b/one_node"])
 def test_a_recipe_takes_what_its_plan_says(row: str) -> None:
     model, _, cluster = row.partition("/")
     assert_fits(measure(model, cluster))

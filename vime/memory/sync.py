@@ -9,10 +9,10 @@ awake it is part of what they may take.
 from collections import defaultdict
 
 from vime.cluster.layout import world_size
-from vime.cluster.placement import server_groups, server_places, takes_turns, trainer_places, transport
+from vime.cluster.placement import sends_adapters, server_groups, server_places, takes_turns, trainer_places, transport
 from vime.config import RunConfig, WeightTransfer
 from vime.memory.processes import TRAINER_RESERVE, reserved_bytes, server_memory, trainer_memory
-from vime.model.size import BYTES
+from vime.model.size import BYTES, num_trained_parameters
 
 PACKED_BYTES = 2**30
 """Size of the buffer into which vLLM packs weights for `ipc`; a larger tensor makes it larger."""
@@ -55,8 +55,13 @@ def _servers_by_gpu(config: RunConfig) -> tuple[dict[GPU, float], dict[GPU, floa
 
 
 def _export_bytes(config: RunConfig) -> float:
-    """Bytes that an export needs: the largest tensor twice (its parts and the whole), and with `ipc` a full buffer twice."""
+    """Bytes that an export needs: the largest tensor twice (its parts and the whole), and with `ipc` a full buffer twice.
+
+    Adapters that are sent by themselves are counted whole.
+    """
     model = config.model
+    if sends_adapters(config):
+        return 2.0 * num_trained_parameters(model, config.trainer) * BYTES[config.trainer.precision]
     embedding, network = model.vocab_size * model.hidden_size, model.intermediate_size * model.hidden_size
     largest = BYTES[config.trainer.precision] * max(embedding, network)
     packed = max(PACKED_BYTES, largest) if transport(config) is WeightTransfer.ipc else 0

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from vime.cluster.layout import layers_of, position_of, world_size
 from vime.cluster.placement import server_groups, server_places, takes_turns, trainer_places
-from vime.config import AlgorithmName, RunConfig
+from vime.config import AlgorithmName, LoraConfig, RunConfig
 from vime.memory.activations import recomputes
 from vime.memory.kv_cache import kv_cache_tokens, trained_groups
 from vime.memory.processes import GIB, host_memory, reserved_bytes, server_memory, trainer_memory
@@ -89,7 +89,7 @@ def memory(config: RunConfig) -> list[str]:
         lines.append(f"page-locked host memory of each trainer rank: {_sum(pinned)}; {on_a_node}")
     if recomputes(config.trainer):
         lines.append("activation checkpointing: layers store only their inputs, and the backward pass recomputes the activations")
-    lines += _without_recomputation(config)
+    lines += _without_recomputation(config) + _without_adapters(config)
     reserve = reserved_bytes(config)
     if on_gpus:
         lines.append(
@@ -123,6 +123,19 @@ def _without_recomputation(config: RunConfig) -> list[str]:
     reserve, limit = reserved_bytes(config), config.cluster.gpu_memory_gib * GIB
     fits = "would fit" if needed + reserve <= limit else "would not fit"
     return [f"trainer.recompute=false {fits}: {gib(needed)} and {gib(reserve)} in reserve of {gib(limit)}"]
+
+
+def _without_adapters(config: RunConfig) -> list[str]:
+    """The memory that a trainer rank with adapters saves beside one that trains all weights."""
+    if not config.trainer.lora.rank:
+        return []
+    whole = replace(config, trainer=replace(config.trainer, lora=LoraConfig()))
+    saved = {
+        part: size - trainer_memory(config)[part]
+        for part, size in trainer_memory(whole).items()
+        if part not in ("weights", "working memory")
+    }
+    return [f"adapters save each trainer rank {_sum({part: size for part, size in saved.items() if size > 0})}"]
 
 
 def held_by_gpus(config: RunConfig) -> list[str]:

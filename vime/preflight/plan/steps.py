@@ -1,11 +1,11 @@
 """The sections Run, Batch and Evaluation of a plan: objective, batch arithmetic, overlap of generation and training, scores."""
 
 from vime.algorithm.description import describe
-from vime.cluster.placement import transport
+from vime.cluster.placement import sends_adapters, transport
 from vime.config import AlgorithmName, Before, RunConfig, WeightTransfer
 from vime.evaluation.conditions import SCAFFOLD, TRAINED
 from vime.memory.kv_cache import num_concurrent_rollouts
-from vime.model.size import BYTES, checkpoint_bytes, num_parameters
+from vime.model.size import BYTES, checkpoint_bytes, num_parameters, num_trained_parameters
 from vime.preflight.plan.amounts import count, gib
 
 
@@ -15,11 +15,13 @@ def summary(config: RunConfig) -> list[str]:
     where = f"{cluster.num_nodes} × {cluster.gpus_per_node} GPUs" if cluster.gpus_per_node else "no GPU"
     how = "trainer and servers take turns" if cluster.colocated else "separate GPUs for trainer and servers"
     best = " and the best" if config.trainer.keep_best else ""
+    lora, trained = config.trainer.lora, count(num_trained_parameters(model, config.trainer))
+    adapters = f", adapters of rank {lora.rank} with {trained} are trained" if lora.rank else ""
     seed = f"seed {config.seed}" + (", repeatable on one machine (deterministic)" if config.deterministic else "")
     return [
         f"{config.name}: {config.method.name or 'own functions'}, {seed}",
         f"objective: {config.algorithm.name.value}: {describe(config.algorithm)}",
-        f"model {model.name} ({count(num_parameters(model))} parameters, {config.trainer.precision.value}), "
+        f"model {model.name} ({count(num_parameters(model))} parameters, {config.trainer.precision.value}{adapters}), "
         f"checkpoint {model.checkpoint or 'not given'}",
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",
         f"folder {config.output_dir}, a checkpoint of {gib(checkpoint_bytes(model, config.trainer))} every "
@@ -39,7 +41,9 @@ WAYS = {
 
 def weight_transfer(config: RunConfig) -> str:
     """The way in which a new version of the weights reaches the servers, and its size."""
-    return f"{WAYS[transport(config)]}, {gib(num_parameters(config.model) * BYTES[config.trainer.precision])} each time"
+    adapters = sends_adapters(config)
+    sent = num_trained_parameters(config.model, config.trainer) if adapters else num_parameters(config.model)
+    return f"{WAYS[transport(config)]}, {gib(sent * BYTES[config.trainer.precision])} each time"
 
 
 def batch(config: RunConfig) -> list[str]:
