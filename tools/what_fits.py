@@ -77,16 +77,18 @@ def table(fits: list[Fit]) -> str:
         "# What fits where",
         "",
         "Written by `python tools/what_fits.py --out results/what_fits`. GiB of each GPU, as `mode=plan` computes them for",
-        "MemAgent's recipe with recomputed activations, trainer and servers on the same GPUs; nothing was run. A case fits if a",
-        "trainer rank with its reserve, and trainer and servers together at a weight sync, leave room on the card. LoRA adapts all",
-        "matrices of a layer, of the mixture of experts those of attention, and servers get the adapters alone.",
+        "MemAgent's recipe with recomputed activations, trainer and servers on the same GPUs; nothing was run. A case fits if",
+        "a trainer rank with its reserve (first number), and trainer and servers together at a weight sync (second), leave room on",
+        "the card, of 22.4 and 79.6 GiB. LoRA adapts all matrices of a layer, of the mixture of experts those of attention, and",
+        "servers get the adapters alone.",
         "",
-        "| model | trained | GPUs | trainer rank | reserve | at a sync | card | fits |",
-        "|---|---|---|--:|--:|--:|--:|---|",
+        f"| model | trained | {' | '.join(CARDS)} |",
+        f"|---|---|{'---|' * len(CARDS)}",
     ]
-    for fit in fits:
-        sizes = " | ".join(f"{size:.1f}" for size in (fit.rank, fit.reserve, fit.sync, fit.card))
-        lines.append(f"| {fit.model} | {fit.weights} | {fit.cards} | {sizes} | {'yes' if fit.fits else 'no'} |")
+    for model, weights in dict.fromkeys((fit.model, fit.weights) for fit in fits):
+        own = [fit for fit in fits if (fit.model, fit.weights) == (model, weights)]
+        cells = [f"{'yes' if fit.fits else 'no'}: {fit.rank + fit.reserve:.1f}, {fit.sync:.1f}" for fit in own]
+        lines.append(f"| {' | '.join([model, weights, *cells])} |")
     return "\n".join([*lines, ""])
 
 

@@ -172,7 +172,7 @@ class LoraDelivery(Enum):
     """The form in which servers get the trained adapters."""
 
     merge = "merge"
-    """Merged into the model's weights, all of which are sent. Servers are as fast as without adapters."""
+    """Merged into the model's weights, and all weights are sent. Servers are as fast as without adapters."""
     adapter = "adapter"
     """The adapters alone, a small part of the bytes; servers compute with base and adapter, which is slower, on CPUs by half."""
 

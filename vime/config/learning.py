@@ -111,7 +111,7 @@ class AlgorithmConfig:
 @dataclass(kw_only=True, slots=True)
 class LoraConfig:
     """Low-rank adapters (LoRA, arXiv 2106.09685): the model's own weights stay as they are, and each adapted matrix W becomes
-    W + alpha / rank · B · A, of which A and B are trained.
+    W + alpha / rank · B · A with trained A and B.
 
     There is no dropout: the tokens are sampled without it, so a trainer with dropout would be off-policy.
     """

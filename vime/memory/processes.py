@@ -77,7 +77,7 @@ def host_memory(config: RunConfig) -> dict[str, float]:
 
 
 def second_weight_bytes(config: RunConfig, num_parameters: float) -> float:
-    """Bytes of the weights that a rank with so many trained ones keeps beside them: the reference, averages in float32."""
+    """Bytes of the second weights of a rank with `num_parameters` trained ones: the reference, averages in float32."""
     sizes = [4 if need.weights is Weights.average else BYTES[config.trainer.precision] for need in second_weights(config)]
     return sum(sizes) * num_parameters
 
