@@ -4,6 +4,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from vime.weights.policy import Policy
 
 RANK, ALPHA = 3, 8.0
 TARGETS = [LoraTarget.q_proj, LoraTarget.v_proj, LoraTarget.o_proj, LoraTarget.up_proj, LoraTarget.down_proj]
+EXPERT = "expert"
 PROMPT = list(range(3, 70))
 
 
@@ -111,8 +113,12 @@ def stack(
     config, policy = make_serving_config(checkpoints["tied"]), Policy()
     config.trainer.lora = LoraConfig(rank=RANK, alpha=ALPHA, targets=TARGETS)
     config.serving.lora = LoraDelivery.adapter
-    serving = Serving(config, tmp_path_factory.mktemp("adapter"), uuid.uuid4().hex[:8], policy=policy, awaits_weights=True)
+    folder = tmp_path_factory.mktemp("adapter")
+    config.serving.models[EXPERT] = replace(config.serving.models["actor"], trained=False, adapter=str(folder / EXPERT))
+    serving = Serving(config, folder, uuid.uuid4().hex[:8], policy=policy, awaits_weights=True)
     made = Stack(config, serving, AdapterTrainer(checkpoints["tied"], serving.payload_folder), policy)
+    made.trainer.step()
+    made.trainer.model.save_pretrained(folder / EXPERT)
     serving.start()
     try:
         asyncio.run(serving.ready())
@@ -177,3 +183,19 @@ async def test_a_restarted_server_has_base_and_present_adapter(stack: Stack):
     actor = stack.serving.actors("actor")["actor-0"]
     psutil.Process(await actor.pid.remote()).children()[0].children()[0].kill()
     stack.check(await stack.sample(prompt=PROMPT[5:]), prompt=PROMPT[5:])
+
+
+async def test_a_frozen_model_computes_with_the_adapter_of_a_folder(stack: Stack):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    expert = stack.config.serving.models[EXPERT]
+    client = TokenClient(stack.serving.endpoints()[EXPERT], stack.config.serving)
+    about: dict[str, Any] = {"session_id": "a", "request_id": "expert"}
+    turn = await client.generate(PROMPT, sampling={"max_tokens": 16, "ignore_eos": True}, **about)
+    await client.close()
+    base = AutoModelForCausalLM.from_pretrained(stack.config.model.checkpoint, dtype=torch.float32)
+    reference = AdapterTrainer.__new__(AdapterTrainer)
+    reference.model = PeftModel.from_pretrained(base, expert.adapter)
+    expected = reference.logprobs([*PROMPT, *turn.output_ids], len(turn.output_ids))
+    assert list(turn.logprobs) == pytest.approx(expected, abs=1e-4)

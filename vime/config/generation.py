@@ -157,6 +157,9 @@ class ServedModelConfig:
 
     checkpoint: str | None = None
     """Hugging Face id or folder of the checkpoint; null takes that of the trained model."""
+    adapter: str | None = None
+    """Folder of a LoRA adapter in PEFT's format, with which the servers compute; only for a model that is not trained in this run
+    (with `mode=eval` also for the trained one)."""
     urls: list[str] = field(default_factory=list)
     """Addresses of servers that are already running; vime then starts none."""
     served_name: str | None = None

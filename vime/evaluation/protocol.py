@@ -36,6 +36,7 @@ def protocol_of(config: RunConfig, prompts: dict[str, list[Prompt]]) -> dict[str
         name: {"checkpoint": model.checkpoint, "served_name": model.served_name, "max_model_len": model.max_model_len}
         | ({} if model.trained else {"sampling": asdict(model.sampling), "chat_template_args": model.chat_template_args})
         | ({"body": model.chat.body} if model.chat.body else {})
+        | ({"adapter": model.adapter} if model.adapter else {})
         for name, model in config.serving.models.items()
     }
     return without_secrets(

@@ -6,6 +6,7 @@ their labels and restarts are those of every sync, and no server holds an adapte
 """
 
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from vime.weights.payload import AWAITS_ADAPTER
 
 NUMBER = 1
 """vLLM's number of the adapter."""
@@ -97,19 +100,33 @@ def _difference(name: str, held: torch.Tensor, sent: torch.Tensor | None, *, fac
 
 
 def adapt_requests() -> None:
-    """Has every request of an engine compute with the adapter once a sync has brought one; before, they compute with the base."""
-    engine = getattr(sys.modules.get("vllm.v1.engine.core"), "EngineCore", None)
-    if engine is None or hasattr(engine, "adapts_requests"):
+    """Makes an engine that gets adapters compute every request with the last one.
+
+    Requests that began before the first sync began with the base: they end with it, and their clients send them again.
+    """
+    engine = getattr(sys.modules.get("vllm.v1.engine.core"), "EngineCoreProc", None)
+    if engine is None or AWAITS_ADAPTER not in os.environ or hasattr(engine, "adapts_requests"):
         return
     engine.adapts_requests = True
-    add_request = engine.add_request
+    add_request, set_weight_version = engine.add_request, engine.set_weight_version
 
     def add_adapted(self: Any, request: Any, request_wave: int = 0) -> None:
-        if self.vllm_config.lora_config is not None and self._weight_version.isdigit() and request.lora_request is None:
+        if self._weight_version.isdigit():
             request.lora_request = _request()
         add_request(self, request, request_wave)
 
-    engine.add_request = add_adapted
+    def set_and_adapt(self: Any, weight_version: str) -> None:
+        set_weight_version(self, weight_version)
+        _end(self, [name for name, request in self.scheduler.requests.items() if request.lora_request is None])
+
+    engine.add_request, engine.set_weight_version = add_adapted, set_and_adapt
+
+
+def _end(engine: Any, requests: list[str]) -> None:
+    from vllm.v1.request import RequestStatus
+
+    if requests:
+        engine._send_abort_outputs(engine.scheduler.finish_requests(requests, RequestStatus.FINISHED_ABORTED))
 
 
 def _request() -> Any:

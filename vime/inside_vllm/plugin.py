@@ -1,16 +1,18 @@
 """The entry point `vllm.general_plugins`, which runs in every vLLM process and registers our weight transports there.
 
-An engine that was started with random weights marks its tokens with a special weight version, until the first sync.
+An engine that was started with random weights, or that waits for an adapter, marks its tokens with a special weight version,
+until the first sync.
 
 vLLM loads plugins several times in some processes, so registering twice is not an error.
 """
 
 import logging
+import os
 import sys
 from typing import Any
 
 from vime.inside_vllm.adapter import adapt_requests
-from vime.weights.payload import RANDOM_WEIGHTS
+from vime.weights.payload import AWAITS_ADAPTER, RANDOM_WEIGHTS
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ def register() -> None:
 
 
 def label_random_weights() -> None:
-    """Makes an engine that was started with `--load-format dummy` say so in the weight version of its tokens."""
+    """Makes an engine that was started without the weights of any version say so in the weight version of its tokens."""
     engine = getattr(sys.modules.get("vllm.v1.engine.core"), "EngineCore", None)
     if engine is None or hasattr(engine, "labels_random_weights"):  # no engine in this process, or labelled already
         return
@@ -46,7 +48,8 @@ def label_random_weights() -> None:
     attach = engine._attach_weight_version
 
     def attach_or_warn(self: Any, outputs: Any) -> None:
-        if self._weight_version == "default" and self.vllm_config.load_config.load_format == "dummy":
+        lacks_weights = self.vllm_config.load_config.load_format == "dummy" or AWAITS_ADAPTER in os.environ
+        if self._weight_version == "default" and lacks_weights:
             self._weight_version = RANDOM_WEIGHTS
         attach(self, outputs)
 

@@ -105,6 +105,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine.gpus,
     machine.checkpoint,
     lora.start,
+    lora.served,
     machine.served_checkpoints,
     machine.ports_free,
     machine.api_keys,

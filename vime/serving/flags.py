@@ -14,16 +14,17 @@ from typing import Any
 from safetensors import safe_open
 
 from vime.cluster.placement import memory_share, sends_adapters, server_groups, takes_turns, transport
-from vime.config import ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.config import Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.inside_vllm import forced_tokens
 from vime.inside_vllm.fixed_products import ENVIRONMENT
 from vime.machine import memory_bytes, num_cores
+from vime.model.adapter import read_shape
 from vime.model.architecture import scaled_length
 from vime.model.size import num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT
 from vime.serving.endpoint import Endpoint
 from vime.surroundings import private_folder
-from vime.weights.payload import NUM_SYNCED_SERVERS
+from vime.weights.payload import AWAITS_ADAPTER, NUM_SYNCED_SERVERS
 
 BACKENDS = {
     WeightTransfer.shm: "shm",
@@ -104,9 +105,12 @@ def server_arguments(
         # vLLM takes the length with YaRN from the checkpoint as it is, and the parameters as a whole.
         overrides = {"rope_parameters": rope, "max_position_embeddings": scaled_length(rope)}
         given["hf_overrides"] = overrides | given.get("hf_overrides", {})
-    if model.trained and sends_adapters(config):
-        rank = next(size for size in LORA_RANKS if size >= config.trainer.lora.rank)
-        arguments |= {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": rank}
+    if model.adapter is not None:
+        folder = Path(model.adapter).absolute()
+        arguments |= _room_for_adapter(read_shape(folder).rank)
+        arguments |= {"served_model_name": f"{name}-base", "lora_modules": [f"{name}={folder}"]}
+    if awaits_adapter(config, model):
+        arguments |= _room_for_adapter(config.trainer.lora.rank)
     elif awaits_weights and not _drafts(given):
         arguments["load_format"] = DUMMY
     if role is not ServerRole.regular:
@@ -122,6 +126,17 @@ def server_arguments(
         if config.deterministic:
             arguments["enable_prefix_caching"] = False
     return arguments | given
+
+
+def awaits_adapter(config: RunConfig, model: ServedModelConfig) -> bool:
+    """True if the servers of a model get adapters from the trainer, and compute with the last one."""
+    return model.trained and sends_adapters(config) and config.mode is not Mode.eval
+
+
+def _room_for_adapter(rank: int) -> dict[str, Any]:
+    """vLLM's arguments for one adapter."""
+    room = next(size for size in LORA_RANKS if size >= rank)
+    return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": room}
 
 
 def server_command(arguments: Mapping[str, Any]) -> list[str]:
@@ -153,6 +168,8 @@ def server_environment(
     }
     if Path(checkpoint_of(config, model)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
+    if awaits_adapter(config, model):
+        environment[AWAITS_ADAPTER] = "1"
     if is_cpu(config):
         environment["CUDA_VISIBLE_DEVICES"] = ""
         environment["OMP_NUM_THREADS"] = "1"  # of the API server; a worker's follow its cores

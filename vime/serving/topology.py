@@ -29,6 +29,7 @@ from vime.serving.endpoint import Endpoint
 from vime.serving.external import until_answering
 from vime.serving.flags import (
     DUMMY,
+    awaits_adapter,
     checkpoint_of,
     endpoint_of,
     is_cpu,
@@ -285,7 +286,8 @@ class Serving:
                     self._take_port(name, group, index, place),
                     plan=partial(self._server_spec, f"{group.name}-{index}", group, place, arguments),
                     policy=self._policy if group.settings.trained else Policy(),
-                    starts_random=awaits and arguments.get("load_format") == DUMMY,
+                    starts_random=awaits
+                    and (arguments.get("load_format") == DUMMY or awaits_adapter(self._config, group.settings)),
                     place=place,
                     nodes=self._nodes,
                     run_id=self._run_id,

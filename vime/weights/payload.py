@@ -20,6 +20,8 @@ RANDOM_WEIGHTS = "random"
 """The version that a server reports in its answers before it has received weights."""
 EXCHANGE_PATH = "/exchange_weights"
 """Takes `{"weight_version": "7", "keep_cache": false}`, and answers with the `seconds` for which the engine stood still."""
+AWAITS_ADAPTER = "VIME_AWAITS_ADAPTER"
+"""Environment variable of a server whose weights of each version are an adapter, without which it must not answer."""
 NUM_SYNCED_SERVERS = "VIME_NUM_SYNCED_SERVERS"
 """Environment variable of a server: how many servers the run has that load each version at the same time."""
 

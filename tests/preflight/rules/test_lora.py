@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vime.config import LoraDelivery, LoraTarget, ModelConfig, RunConfig, WeightTransfer
+from vime.config import LoraDelivery, LoraTarget, Mode, ModelConfig, RunConfig, ServedModelConfig, WeightTransfer
 from vime.model.adapter import describe, read_shape, start_problems
 from vime.model.size import adapted_shapes
 from vime.preflight.rules import lora
@@ -161,3 +161,17 @@ def test_adapters_alone_are_sent_only_where_they_can_be(change: dict[str, Any], 
     assert [words in problem.remedy for problem in problems] == ([True] if words else [])
     config.serving.lora = LoraDelivery.merge
     assert not lora.delivery(config)
+
+
+def test_adapters_of_served_models_are_read_before_a_server_starts(write: Callable[..., Path], tmp_path: Path) -> None:
+    config = config_of()
+    config.serving.models["expert"] = ServedModelConfig(adapter=str(write()))
+    assert lora.served(config) == []
+    config.serving.models["expert"].adapter = str(tmp_path / "none")
+    assert [problem.key for problem in lora.served(config)] == ["serving.models.expert.adapter"]
+    config.serving.models["expert"] = ServedModelConfig(adapter=str(write()), urls=["http://10.0.0.2:8000"])
+    assert "servers given by urls" in lora.served(config)[0].remedy
+    config.serving.models = {"actor": ServedModelConfig(trained=True, adapter=str(write()))}
+    assert "trainer.lora.start" in lora.served(config)[0].remedy
+    config.mode = Mode.eval
+    assert lora.served(config) == []

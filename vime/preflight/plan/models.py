@@ -58,6 +58,7 @@ def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
     pieces = groups or [f"{len(model.urls)} running server(s)"]
     if not model.urls:
         what += f", {model.checkpoint or config.model.checkpoint}"
+        what += f" with the adapter {model.adapter}" if model.adapter else ""
     router = f", router {config.serving.router_policy}" if num_servers(name, model) > 1 else ""
     return f"{what}; {', '.join(pieces)}{router}; {_sampled(config, model)}"
 

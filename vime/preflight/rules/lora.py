@@ -1,9 +1,11 @@
 """Adapters: their targets exist in the model, and the adapter that a run begins with is one of this model."""
 
+from pathlib import Path
+
 from vime.cluster.placement import DIRECT
-from vime.config import LoraDelivery, RunConfig
-from vime.errors import Problem
-from vime.model.adapter import KEY, start_problems
+from vime.config import LoraDelivery, Mode, RunConfig
+from vime.errors import ConfigError, Problem
+from vime.model.adapter import KEY, read_shape, start_problems
 from vime.model.size import adapted_shapes
 from vime.serving.flags import LORA_RANKS
 
@@ -43,6 +45,33 @@ def delivery(config: RunConfig) -> list[Problem]:
     if config.trainer.lora.rank > max(LORA_RANKS):
         problems.append(Problem(key=key, value=value, remedy=f"vLLM has room for ranks up to {max(LORA_RANKS)}: use merge"))
     return problems
+
+
+def served(config: RunConfig) -> list[Problem]:
+    """Adapters of served models are of models that this run starts and does not train, and their folders can be read."""
+    problems = []
+    for name, model in config.serving.models.items():
+        if model.adapter is None:
+            continue
+        key = f"serving.models.{name}.adapter"
+        if model.trained and config.mode is not Mode.eval:
+            remedy = f"the trained model begins with an adapter by {KEY}.rank and {KEY}.start"
+            problems.append(Problem(key=key, value=model.adapter, remedy=remedy))
+        elif model.urls:
+            remedy = "servers given by urls have their own models: start them with the adapter, and leave this out"
+            problems.append(Problem(key=key, value=model.adapter, remedy=remedy))
+        else:
+            problems += _readable(key, model.adapter)
+    return problems
+
+
+def _readable(key: str, folder: str) -> list[Problem]:
+    try:
+        rank = read_shape(Path(folder), key=key).rank
+    except ConfigError as error:
+        return list(error.problems)
+    remedy = f"has rank {rank}; vLLM has room for ranks up to {max(LORA_RANKS)}"
+    return [Problem(key=key, value=folder, remedy=remedy)] if rank > max(LORA_RANKS) else []
 
 
 def start(config: RunConfig) -> list[Problem]:
