@@ -345,10 +345,10 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/sync/test_probe.py",),
     ),
     Fault(
-        file="vime/sync/turns.py",
+        file="vime/sync/colocation.py",
         old="await self._to_trainer(keep_weights=True)",
         new="await self._to_trainer(keep_weights=False)",
-        tests=("tests/sync/test_turns.py",),
+        tests=("tests/sync/test_colocation.py",),
     ),
     Fault(
         file="vime/tiny/demonstration.py",

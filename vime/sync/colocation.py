@@ -17,7 +17,7 @@ from vime.serving.topology import Serving
 from vime.trainer.group import TrainerGroup
 
 
-class Turns:
+class Colocation:
     """Tracks whether trainer or servers have the GPUs, and allows one user of the trainer at a time.
 
     A run begins with the trainer's turn, servers asleep; `send` and then `to_servers` make it the servers'.

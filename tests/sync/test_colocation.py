@@ -1,10 +1,10 @@
-"""Turns on GPUs: the order of events where trainer and servers share them, and none where they do not."""
+"""Trainer and servers on the same GPUs: the order of events where they share them, and none where they do not."""
 
 from typing import Any
 
 import pytest
 
-from vime.sync.turns import Turns
+from vime.sync.colocation import Colocation
 
 
 class Recorder:
@@ -33,24 +33,24 @@ class Recorder:
         return {"sync/num_servers": 1.0}
 
 
-def turns_between(both: Any, *, shared: bool) -> Turns:
-    return Turns(both, both, shared=shared)
+def turns_between(both: Any, *, shared: bool) -> Colocation:
+    return Colocation(both, both, shared=shared)
 
 
 async def two_steps(*, shared: bool) -> list[str]:
     """The first sync of a run, a step, and a checkpoint between generations."""
     recorder = Recorder()
-    turns = turns_between(recorder, shared=shared)
-    async with turns.awake():
+    colocation = turns_between(recorder, shared=shared)
+    async with colocation.awake():
         recorder.events.append("load a checkpoint")
     for _ in range(2):
-        async with turns.training():
+        async with colocation.training():
             recorder.events.append("train")
-        assert await turns.send(recorder.send) == {"sync/num_servers": 1.0}
+        assert await colocation.send(recorder.send) == {"sync/num_servers": 1.0}
         recorder.events.append("probe")
-        await turns.to_servers()
+        await colocation.to_servers()
         recorder.events.append("generate")
-    async with turns.awake():
+    async with colocation.awake():
         recorder.events.append("save")
     recorder.events.append("generate")
     return recorder.events
@@ -71,11 +71,11 @@ async def test_shared_gpus_change_hands_in_this_order():
 async def test_a_sync_in_the_servers_turn_begins_with_the_trainers():
     """After one that reached no server, say: until then the servers had the memory, to start again."""
     recorder = Recorder()
-    turns = turns_between(recorder, shared=True)
-    await turns.send(recorder.send)
-    await turns.to_servers()
+    colocation = turns_between(recorder, shared=True)
+    await colocation.send(recorder.send)
+    await colocation.to_servers()
     recorder.events.clear()
-    await turns.send(recorder.send)
+    await colocation.send(recorder.send)
     assert recorder.events[:4] == ["servers sleep", "trainer returns", "all but its weights leaves", "weights"]
 
 
@@ -86,11 +86,11 @@ async def test_nothing_is_told_to_parts_that_share_nothing():
 
 async def test_the_servers_have_their_turn_back_when_saving_fails():
     recorder = Recorder()
-    turns = turns_between(recorder, shared=True)
-    await turns.to_servers()
+    colocation = turns_between(recorder, shared=True)
+    await colocation.to_servers()
     recorder.events.clear()
     with pytest.raises(OSError, match="disk full"):
-        async with turns.awake():
+        async with colocation.awake():
             raise OSError("disk full")
     assert recorder.events[-3:] == ["trainer leaves", "servers wake", "servers may start"]
 
@@ -101,9 +101,9 @@ async def test_the_servers_wake_when_the_trainer_cannot_come_back():
             raise MemoryError("no room")
 
     recorder = Crowded()
-    turns = turns_between(recorder, shared=True)
-    await turns.to_servers()
+    colocation = turns_between(recorder, shared=True)
+    await colocation.to_servers()
     with pytest.raises(MemoryError, match="no room"):
-        async with turns.awake():
+        async with colocation.awake():
             raise AssertionError("the trainer is not there")
     assert recorder.events[-3:] == ["trainer leaves", "servers wake", "servers may start"]
