@@ -35,7 +35,7 @@ FLOORS = (
     {"reward_service", "workers"},
     {"orchestration"},
     {"batches", "step_clock", "system"},
-    {"session"},
+    {"run_output"},
     {"loop", "trial"},
     {"rehearse"},
     {"run"},

@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 class WeightDelivery:
     """Delivers weights from one trainer to the servers of the trained model."""
 
-    def __init__(self, config: RunConfig, serving: Serving, trainer: TrainerGroup, colocation: Colocation, policy: Policy) -> None:
+    def __init__(
+        self, config: RunConfig, serving: Serving, trainer: TrainerGroup, colocation: Colocation, policy: Policy
+    ) -> None:
         self._config, self._serving, self._trainer = config, serving, trainer
         self._colocation, self._policy = colocation, policy
         self._files = FileSync(serving, trainer, config, policy)

@@ -37,7 +37,7 @@ from vime.types import EvalLog, Group, Prompt
 logger = logging.getLogger(__name__)
 
 
-class Session:
+class RunOutput:
     """The side of a run that people see: its folder, display, report and scores."""
 
     def __init__(self, composed: Composed, directory: RunDirectory, prompts: dict[str, list[Prompt]]) -> None:
@@ -67,31 +67,31 @@ class Session:
 
     @classmethod
     @contextmanager
-    def open(cls, composed: Composed) -> Iterator["Session"]:
+    def open(cls, composed: Composed) -> Iterator["RunOutput"]:
         """Creates the run folder, or opens it again for `resume=true`.
 
         Raises `ConfigError` if another run writes there, or if the evaluation that would go on was begun under other settings.
         """
         prompts = _load_prompts(composed.config)
-        with held(Path(str(composed.config.output_dir)).absolute()), cls._opened(composed, prompts) as session:
-            yield session
+        with held(Path(str(composed.config.output_dir)).absolute()), cls._opened(composed, prompts) as output:
+            yield output
 
     @classmethod
     @contextmanager
-    def _opened(cls, composed: Composed, prompts: dict[str, list[Prompt]]) -> Iterator["Session"]:
+    def _opened(cls, composed: Composed, prompts: dict[str, list[Prompt]]) -> Iterator["RunOutput"]:
         if composed.config.resume and prompts:
             folder = RunDirectory(str(composed.config.output_dir)).evaluation
             check_same(folder, protocol_of(composed.config, prompts))
         directory = RunDirectory.create(composed.config, composed.overrides)
         forget_ending(directory.path)
-        session = cls(composed, directory, prompts)
-        session._recorder = _recorder(composed.config, directory)
-        session.console.header(composed.config, directory.path)
-        with session._tracker, session.console:
+        output = cls(composed, directory, prompts)
+        output._recorder = _recorder(composed.config, directory)
+        output.console.header(composed.config, directory.path)
+        with output._tracker, output.console:
             try:
-                yield session
+                yield output
             except BaseException as error:  # raised again: whatever ends the run, its folder says so
-                session._end_early(error)
+                output._end_early(error)
                 raise
 
     def evaluator(self, runner: ItemRunner) -> Evaluator:

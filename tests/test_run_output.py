@@ -11,7 +11,7 @@ from vime.errors import ConfigError, Problem
 from vime.evaluation.conditions import Job
 from vime.preflight.compose import compose_run
 from vime.report import tracker
-from vime.session import Session
+from vime.run_output import RunOutput
 from vime.types import EvalLog
 
 
@@ -64,7 +64,7 @@ async def test_evaluations_reach_the_tracker(tmp_path: Path, tracked: list[tuple
     composed = compose_run(["+method=memagent", "evaluation.num_runs=2", *words])
     composed.config.data.evaluation = composed.config.data.evaluation[:1]
     evaluator: Any = FakeEvaluator()
-    with Session.open(composed) as session:
+    with RunOutput.open(composed) as output:
         for row, version, label in [
             ("single_turn", 0, ""),
             ("scaffold", 0, ""),
@@ -72,7 +72,7 @@ async def test_evaluations_reach_the_tracker(tmp_path: Path, tracked: list[tuple
             ("trained", 5, "step5"),
             ("trained", 9, ""),
         ]:
-            await session.evaluate(evaluator, row, version=version, label=label, num_runs=1 if label else None)
+            await output.evaluate(evaluator, row, version=version, label=label, num_runs=1 if label else None)
     names = ["evaluation/single_turn/docs_20", "evaluation/docs_20", "evaluation/scaffold@gpt/docs_20"]
     names += ["evaluation/docs_20", "evaluation/docs_20"]
     assert [step for step, _, _ in tracked] == [0, 0, 0, 5, 9], "an evaluation stands beside the step of its weights"
@@ -84,10 +84,10 @@ async def test_evaluations_reach_the_tracker(tmp_path: Path, tracked: list[tuple
 
 def test_a_configuration_that_is_refused_at_the_start_leaves_a_folder_that_can_be_used_again(tmp_path: Path):
     composed = compose_run(["+method=memagent", f"output_dir={tmp_path / 'run'}"])
-    with pytest.raises(ConfigError), Session.open(composed):
+    with pytest.raises(ConfigError), RunOutput.open(composed):
         raise ConfigError([Problem(key="data.train.path", value="x", remedy="a bad row")])
-    with Session.open(composed) as session:
-        assert (session.directory.path / "config.yaml").exists()
+    with RunOutput.open(composed) as output:
+        assert (output.directory.path / "config.yaml").exists()
 
 
 def test_data_without_a_question_is_refused_before_there_is_a_folder(tmp_path: Path):
