@@ -28,7 +28,7 @@ from fetch_qwen3_tokenizer import fetched
 from vime.agent.command import run_command
 from vime.chat.reading import Reader
 from vime.errors import SampleError, ServerError, describe
-from vime.gateway.server import Gateway
+from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession
 from vime.surroundings import settle
 from vime.types import Sample, Turn

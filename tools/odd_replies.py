@@ -29,7 +29,7 @@ from odd_protocols import PROTOCOLS, Shown
 
 from vime.chat.model import ServedModel
 from vime.chat.reading import Reader
-from vime.gateway.server import Gateway
+from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession
 from vime.model.load_tokenizer import load_tokenizer
 from vime.serving.reply import Listener

@@ -16,7 +16,7 @@ from aiohttp import web
 from vime.chat.model import ServedModel
 from vime.chat.reading import Reader
 from vime.config import ServingConfig
-from vime.gateway.server import Gateway
+from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession, Limits
 from vime.serving.client import TokenClient
 from vime.serving.endpoint import Endpoint

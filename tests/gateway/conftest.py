@@ -10,7 +10,7 @@ from tests.completing import served_by
 from tests.gateway.scripted import Asked, Scripted
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.chat.reading import Reader
-from vime.gateway.server import Gateway
+from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession
 from vime.trajectory.plain_text import control_tokens
 

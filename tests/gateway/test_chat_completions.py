@@ -15,9 +15,9 @@ from openai import APIConnectionError, APIStatusError, BadRequestError
 from tests.gateway.scripted import Asked, user
 from vime.chat.reading import Reader, unread_calls
 from vime.errors import ConfigError, SampleError, ServerError
-from vime.gateway.server import MOST_BODY_BYTES, Gateway
+from vime.gateway.gateway import MOST_BODY_BYTES, Gateway
 from vime.gateway.session import Limits
-from vime.gateway.sessions import Parsers, Sessions
+from vime.gateway.session_manager import Parsers, SessionManager
 from vime.types import Sample
 
 pytestmark = pytest.mark.slow
@@ -209,7 +209,7 @@ async def test_tools_that_no_reply_could_call_end_the_run(opened: Callable[..., 
 
 
 async def test_parsers_that_do_not_fit_the_model_are_named(opened: Callable[..., Asked]):
-    sessions = Sessions({"actor": Parsers(tool_parser="mistral")})
+    sessions = SessionManager({"actor": Parsers(tool_parser="mistral")})
     with pytest.raises(ConfigError, match=r"model\.tool_parser=mistral"):
         await sessions.reader(opened().session.model)
 

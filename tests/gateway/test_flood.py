@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tests.gateway.scripted import Asked, user
 from vime.chat.reading import Reader
-from vime.gateway import server
+from vime.gateway import gateway as module
 
 AT_ONCE, OPEN, SENT = 4, 12, 30
 AGENTS = 500
@@ -23,16 +23,16 @@ AGENTS = 500
 async def test_a_flood_is_bounded_and_others_are_served(
     opened: Callable[..., Asked], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    read, num_read = server._body, 0
+    read, num_read = module._body, 0
 
     async def counting(http: web.Request) -> bytes:
         nonlocal num_read
         num_read += 1
         return await read(http)
 
-    monkeypatch.setattr(server, "_body", counting)
-    monkeypatch.setattr(server, "MOST_AT_ONCE", AT_ONCE)
-    monkeypatch.setattr(server, "MOST_OPEN", OPEN)
+    monkeypatch.setattr(module, "_body", counting)
+    monkeypatch.setattr(module, "MOST_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(module, "MOST_OPEN", OPEN)
     flooded = opened(*["Done.<|im_end|>"] * OPEN, other_reader=Reader(tokenizer))
     other = opened("Hello.<|im_end|>", other_reader=Reader(tokenizer))
     flooded.model.go.clear()

@@ -18,7 +18,7 @@ from vime.chat import reading
 from vime.chat.marks import Divided, Phase
 from vime.chat.reading import Reader, Reading
 from vime.chat.request import Delta
-from vime.gateway import server
+from vime.gateway import gateway as module
 from vime.gateway.anthropic_messages import AnthropicMessages
 from vime.gateway.session import AgentSession
 from vime.trajectory import dialogue
@@ -93,7 +93,7 @@ async def test_it_finds_a_stream_that_swallows_what_cannot_be_read(monkeypatch: 
 
 async def test_it_finds_an_attempt_that_is_lost_to_half_a_surrogate_pair(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reading, "_arguments", lambda written: written)
-    monkeypatch.setattr(server, "_json", lambda body, status=200: web.Response(body=orjson.dumps(body), status=status))
+    monkeypatch.setattr(module, "_json", lambda body, status=200: web.Response(body=orjson.dumps(body), status=status))
     assert "surrogates not allowed" in await problems(monkeypatch, SETUPS[2])
 
 

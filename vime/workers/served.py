@@ -10,7 +10,7 @@ from vime.chat.model import ServedModel
 from vime.chat.trace import Trace
 from vime.chat.traffic import Traffic
 from vime.config import RunConfig, ServingConfig
-from vime.gateway.sessions import Parsers, Sessions
+from vime.gateway.session_manager import Parsers, SessionManager
 from vime.model.load_tokenizer import load_tokenizer
 from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.client import Retriever
@@ -49,7 +49,7 @@ class ServedModels:
         self._tokenizers: dict[str, Any] = {name: load_tokenizer(path) for name, path in tokenizers.items()}
         self._make_client = make_client
         self._clients: dict[str, Any] = {}
-        self._sessions = Sessions(_parsers(config))
+        self._sessions = SessionManager(_parsers(config))
         self._kept = AsyncExitStack()
         self._retriever = Retriever(retrieval, config.retrieval) if retrieval is not None else None
 

@@ -10,7 +10,7 @@ from functools import partial
 from vime.chat.model import ServedModel
 from vime.chat.reading import Reader, parser_key, unread_calls
 from vime.errors import ConfigError, Problem
-from vime.gateway.server import Gateway
+from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession, Limits
 from vime.trajectory.plain_text import control_tokens
 
@@ -25,7 +25,7 @@ class Parsers:
     reasoning_parser: str | None = None
 
 
-class Sessions:
+class SessionManager:
     """Opens sessions, in the event loop that uses the models."""
 
     def __init__(self, parsers: dict[str, Parsers] | None = None) -> None:

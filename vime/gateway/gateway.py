@@ -63,8 +63,8 @@ Serve = Callable[[Dialect, AgentSession, web.Request], Awaitable[web.StreamRespo
 
 
 @dataclass(kw_only=True, slots=True)
-class OpenSession:
-    """A session behind its URL."""
+class SessionRequests:
+    """The requests to one session, in the dialects of its URL."""
 
     session: AgentSession
     dialects: dict[type[Dialect], Dialect] = field(default_factory=lambda: {kind: kind() for kind in DIALECTS})
@@ -90,7 +90,7 @@ class Gateway:
     def __init__(self, *, prefix: str = PREFIX, secret_of: Callable[[web.Request], str] = _secret_in_path) -> None:
         """`secret_of` finds the session of a request whose path begins with `prefix`."""
         self._prefix, self._secret_of = prefix, secret_of
-        self._open: dict[str, OpenSession] = {}
+        self._open: dict[str, SessionRequests] = {}
         self._runner: web.AppRunner | None = None
         self._url = ""
 
@@ -134,7 +134,7 @@ class Gateway:
     def open(self, session: AgentSession) -> None:
         """Gives a session its URL."""
         session.url = f"{self._url}{self._prefix.format(secret=session.secret)}"
-        self._open[session.secret] = OpenSession(session=session)
+        self._open[session.secret] = SessionRequests(session=session)
 
     def close(self, session: AgentSession) -> None:
         """Takes its URL away; calls under way are given up."""
@@ -172,7 +172,7 @@ class Gateway:
 def session_app(session: AgentSession) -> web.Application:
     """An application with this session only, at the same path as behind the listener."""
     gateway = Gateway()
-    gateway._open[session.secret] = OpenSession(session=session)
+    gateway._open[session.secret] = SessionRequests(session=session)
     return gateway.app()
 
 
