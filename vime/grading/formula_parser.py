@@ -14,8 +14,8 @@ from fractions import Fraction
 
 from vime.grading import expression as ex
 from vime.grading.expression import Expression, Unread, apply, constant, variable
-from vime.grading.readings import Amount, Answer, Chain, Infinity, Matrix, Numeral, Ratio, Reals, Row, Sets, Words
-from vime.grading.tokens import FONTS, SEPARATORS, Token, tokens_of
+from vime.grading.formula_tokens import FONTS, SEPARATORS, FormulaToken, tokens_of
+from vime.grading.readings import Amount, Answer, AnswerList, Chain, Infinity, Matrix, NamedSet, Numeral, Ratio, Sets, Words
 from vime.grading.units import MONEY, Unit, is_unit, unit_of
 
 RELATIONS = {"=", "<", ">", "le", "ge", "ne", "in"}
@@ -62,7 +62,7 @@ def read(text: str) -> Answer:
     if numeral := _numeral(bare.strip("$")):
         return numeral
     try:
-        return Reader(tokens_of(bare)).answer()
+        return FormulaParser(tokens_of(bare)).answer()
     except (Unread, RecursionError):
         words = words_of(bare.strip("$").strip())
         if words is None:
@@ -99,10 +99,10 @@ def _numeral(text: str) -> Numeral | None:
         raise Unread(text) from None
 
 
-class Reader:
+class FormulaParser:
     """Reads tokens by recursive descent; each method reads the element that it is named after, from the present position."""
 
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[FormulaToken]) -> None:
         self._tokens, self._position = tokens, 0
         self._num_signs, self._correlated = 0, any(token.text == "mp" and token.kind == "command" for token in tokens)
         self._bars = 0
@@ -126,11 +126,11 @@ class Reader:
 
     # Lists and relations
 
-    def _items(self, *, end: str) -> Row:
+    def _items(self, *, end: str) -> AnswerList:
         """Answers separated by commas, semicolons, `and` or `or`, up to a closing sign."""
         items, joined = list[Answer](), set[str]()
         if end and self._sees(end):
-            return Row(items=())
+            return AnswerList(items=())
         while True:
             items.append(self._piece())
             word = self._separator()
@@ -140,7 +140,7 @@ class Reader:
         joined -= {","} if len(joined) > 1 else set()
         if len(joined) > 1:
             raise Unread("and beside or")
-        return Row(items=tuple(items), joined=next(iter(joined), ","))
+        return AnswerList(items=tuple(items), joined=next(iter(joined), ","))
 
     def _separator(self) -> str:
         word = ""
@@ -261,7 +261,7 @@ class Reader:
             return apply(ex.negative, _number_of(self._signed_factor()))
         return self._factor()
 
-    def _begins_factor(self, token: Token) -> bool:
+    def _begins_factor(self, token: FormulaToken) -> bool:
         if token.kind == "number":
             return True
         if token.kind == "letters":
@@ -316,7 +316,7 @@ class Reader:
         if token.kind == "letters":
             return self._letters(token)
         if token.kind == "words" and len(token.text) == 1 and token.text.isalpha():
-            return self._letters(Token(kind="letters", text=token.text))
+            return self._letters(FormulaToken(kind="letters", text=token.text))
         if token.kind == "command":
             return self._command(token.text)
         if token.kind == "sign" and token.text in ("(", "[", "\\{", "{"):
@@ -329,7 +329,7 @@ class Reader:
             return found
         raise Unread(token.text)
 
-    def _mixed(self, token: Token) -> Expression:
+    def _mixed(self, token: FormulaToken) -> Expression:
         """A number, with the fraction that follows a whole one: 2\\frac13, or 2 1/3."""
         number = constant(token.number, is_decimal=token.is_decimal)
         if not token.text.isdigit():
@@ -351,7 +351,7 @@ class Reader:
             return constant(token.number + ahead[0].number / ahead[2].number)
         return number
 
-    def _letters(self, token: Token) -> Answer:
+    def _letters(self, token: FormulaToken) -> Answer:
         name = token.text
         if name in _FUNCTIONS and (len(name) > 1) and (self._sees("(") or self._sees("^") or self._sees("_")):
             return self._function(name)
@@ -364,7 +364,7 @@ class Reader:
             return known[name]
         if len(name) > 3 or name.lower() in _NO_PRODUCT:
             raise Unread(name)
-        self._tokens[self._position : self._position] = [Token(kind="letters", text=letter) for letter in name[1:]]
+        self._tokens[self._position : self._position] = [FormulaToken(kind="letters", text=letter) for letter in name[1:]]
         return self._symbol(name[0])
 
     def _symbol(self, name: str) -> Expression:
@@ -393,9 +393,9 @@ class Reader:
         if name == "infty":
             return Infinity(sign=1)
         if name == "emptyset":
-            return Row(items=(), opening="\\{", closing="\\}")
+            return AnswerList(items=(), opening="\\{", closing="\\}")
         if name.startswith("mathbb "):
-            return Reals(name=name.removeprefix("mathbb "))
+            return NamedSet(name=name.removeprefix("mathbb "))
         if name in _GREEK_NAMES:
             return self._symbol(f"\\{name}")
         if name in _BRACKETS:
@@ -480,10 +480,10 @@ class Reader:
             if not token.text.isdigit():
                 raise Unread("an argument without braces")
             rest = token.text[1:]
-            self._tokens[self._position] = Token(kind="number", text=rest, number=Fraction(rest))
+            self._tokens[self._position] = FormulaToken(kind="number", text=rest, number=Fraction(rest))
             return constant(Fraction(token.text[0]))
         if token and token.kind == "letters" and len(token.text) > 1:
-            self._tokens[self._position] = Token(kind="letters", text=token.text[1:])
+            self._tokens[self._position] = FormulaToken(kind="letters", text=token.text[1:])
             return _letter(token.text[0])
         return _number_of(self._primary())
 
@@ -501,7 +501,7 @@ class Reader:
         closings = {"(": (")", "]"), "[": ("]", ")"), "\\{": ("\\}",), "{": ("}",)}[opening]
         items = self._items(end=closings[0])
         if opening == "{" and self._takes("over"):
-            items = Row(items=(apply(ex.divide, _number_of(items.items[0]), _number_of(self._sum())),))
+            items = AnswerList(items=(apply(ex.divide, _number_of(items.items[0]), _number_of(self._sum())),))
         closing = self._take().text
         self._bars = bars
         if closing not in closings or (opening == "{" and not items.items):
@@ -580,7 +580,7 @@ class Reader:
 
     # Tokens
 
-    def _peek(self) -> Token | None:
+    def _peek(self) -> FormulaToken | None:
         return self._tokens[self._position] if self._position < len(self._tokens) else None
 
     def _text_at(self, position: int) -> str:
@@ -602,7 +602,7 @@ class Reader:
         self._position += 1
         return True
 
-    def _take(self) -> Token:
+    def _take(self) -> FormulaToken:
         token = self._peek()
         if token is None:
             raise Unread("the end")

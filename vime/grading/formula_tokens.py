@@ -9,8 +9,8 @@ from vime.grading.units import is_unit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Token:
-    """A piece of a formula, for example `Token(kind="number", text="0.5", number=Fraction(1, 2))`.
+class FormulaToken:
+    """A piece of a formula, for example `FormulaToken(kind="number", text="0.5", number=Fraction(1, 2))`.
 
     Kinds are number, letters, command (without its backslash), words (a text among formulas), and sign.
     """
@@ -129,21 +129,21 @@ _SIGNS = ("**", "<=", ">=", "!=", "==")
 _OPENING, _CLOSING = ("(", "[", "\\{"), (")", "]", "\\}")
 
 
-def tokens_of(text: str) -> list[Token]:
+def tokens_of(text: str) -> list[FormulaToken]:
     """The tokens of a formula. Raises Unread for characters that belong to no token."""
     text = text.strip()
     if len(text) > 1 and text.startswith("$") and text.endswith("$") and not text.endswith("\\$"):
         text = text.strip("$")
     if text.count("$") - text.count("\\$") > 1:
         text = re.sub(r"(?<!\\)\$", " ", text)
-    found: list[Token] = []
+    found: list[FormulaToken] = []
     _read(text.translate(_UNICODE), found)
     if found and found[-1].text == ".":  # the end of a sentence
         found.pop()
     return found
 
 
-def _read(text: str, found: list[Token]) -> None:
+def _read(text: str, found: list[FormulaToken]) -> None:
     position, spaced = 0, False
     while position < len(text):
         if text[position].isspace() or text[position] == "~":
@@ -153,13 +153,13 @@ def _read(text: str, found: list[Token]) -> None:
         position = _next(text, position, found)
         if spaced and len(found) > size:
             first = found[size]
-            found[size] = Token(
+            found[size] = FormulaToken(
                 kind=first.kind, text=first.text, number=first.number, is_decimal=first.is_decimal, after_space=True
             )
         spaced = len(found) == size
 
 
-def _next(text: str, position: int, found: list[Token]) -> int:
+def _next(text: str, position: int, found: list[FormulaToken]) -> int:
     """Appends the token at a position, and returns where it ends."""
     if match := _REPEATING.match(text, position):
         found.append(_repeating(match))
@@ -170,52 +170,52 @@ def _next(text: str, position: int, found: list[Token]) -> int:
     elif text[position] == "\\":
         return _command(text, position, found)
     elif found and found[-1].kind == "number" and (match := _TIMES.match(text, position)):
-        found.append(Token(kind="command", text="times"))
+        found.append(FormulaToken(kind="command", text="times"))
     elif match := _LETTERS.match(text, position):
-        found.append(Token(kind="letters", text=match.group()))
+        found.append(FormulaToken(kind="letters", text=match.group()))
     else:
         sign = next((sign for sign in _SIGNS if text.startswith(sign, position)), text[position])
         if not sign.isascii() and sign not in "€£¥":
             raise Unread(sign)
         known = {"**": "^", "<=": "le", ">=": "ge", "!=": "ne", "==": "="}.get(sign, sign)
-        found.append(Token(kind="command" if known in ("le", "ge", "ne") else "sign", text=known))
+        found.append(FormulaToken(kind="command" if known in ("le", "ge", "ne") else "sign", text=known))
         return position + len(sign)
     return match.end()
 
 
-def _number(text: str, position: int, found: list[Token]) -> "re.Match[str] | None":
+def _number(text: str, position: int, found: list[FormulaToken]) -> "re.Match[str] | None":
     """A number. Commas between thousands belong to it only outside brackets; inside, they separate values."""
     depth = sum(token.text in _OPENING for token in found) - sum(token.text in _CLOSING for token in found)
     commas = _COMMAS.match(text, position) if depth <= 0 else None
     return commas or _NUMBER.match(text, position)
 
 
-def _plain_number(match: "re.Match[str]") -> Token:
+def _plain_number(match: "re.Match[str]") -> FormulaToken:
     if match.re is _COMMAS or match.group(1):
         digits, exponent = re.sub(r"[^\d.]", "", match.group()), None
     else:
         digits, exponent = match.group(2), match.group(3)
     value = Fraction(digits.rstrip(".")) * Fraction(10) ** int(exponent or 0)
     is_decimal = "." in digits.rstrip(".") or exponent is not None
-    return Token(kind="number", text=match.group(), number=value, is_decimal=is_decimal)
+    return FormulaToken(kind="number", text=match.group(), number=value, is_decimal=is_decimal)
 
 
-def _repeating(match: "re.Match[str]") -> Token:
+def _repeating(match: "re.Match[str]") -> FormulaToken:
     whole, fixed, braced, single, bracketed, first, middle, last = match.groups()
     period = braced or single or bracketed or f"{first}{middle or ''}{last or ''}"
     value = Fraction(int(f"{whole}{fixed}" or "0"), 10 ** len(fixed))
     value += Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
-    return Token(kind="number", text=match.group(), number=value)
+    return FormulaToken(kind="number", text=match.group(), number=value)
 
 
-def _command(text: str, position: int, found: list[Token]) -> int:
+def _command(text: str, position: int, found: list[FormulaToken]) -> int:
     match = _COMMAND.match(text, position)
     if match is None:
         raise Unread("\\")
     name, end = match.group(1), match.end()
     name = _SAME.get(name, name)
     if name == "\\":
-        found.append(Token(kind="command", text="row"))
+        found.append(FormulaToken(kind="command", text="row"))
     elif name in ("left", "right") and text[end : end + 1] == ".":
         raise Unread("a bracket that is not shown")
     elif name in _SPACES:
@@ -224,35 +224,35 @@ def _command(text: str, position: int, found: list[Token]) -> int:
         return _font(text, end, found)
     elif name == "mathbb" or name in ("begin", "end"):
         content, end = group(text, end)
-        found.append(Token(kind="command", text=f"{name} {content.strip()}"))
+        found.append(FormulaToken(kind="command", text=f"{name} {content.strip()}"))
     elif name in ("{", "}"):
-        found.append(Token(kind="sign", text="\\" + name))
+        found.append(FormulaToken(kind="sign", text="\\" + name))
     elif name in ("$", "%", "#", "<", ">", "|", ":"):
-        found.append(Token(kind="sign", text="%" if name == "%" else "\\$" if name == "$" else name))
+        found.append(FormulaToken(kind="sign", text="%" if name == "%" else "\\$" if name == "$" else name))
     elif name in SEPARATORS:
-        found.append(Token(kind="words", text=name))
+        found.append(FormulaToken(kind="words", text=name))
     elif name.isalpha():
-        found.append(Token(kind="command", text=name))
+        found.append(FormulaToken(kind="command", text=name))
     else:
         raise Unread(name)
     return end
 
 
-def _font(text: str, position: int, found: list[Token]) -> int:
+def _font(text: str, position: int, found: list[FormulaToken]) -> int:
     """Reads the content of `\\text{…}` and the like: a formula, or words."""
     content, end = group(text, position)
     bare = content.strip()
     word = bare.strip(", ").lower()
     if word in SEPARATORS:
-        found.append(Token(kind="words", text=word))
+        found.append(FormulaToken(kind="words", text=word))
     elif found and is_unit(bare, is_word=True):
-        found.append(Token(kind="words", text=bare))
+        found.append(FormulaToken(kind="words", text=bare))
     elif len(bare) > 1 and _PLAIN.fullmatch(bare) and not (bare.isalpha() and bare.islower()):
         _read(content, found)
     elif bare.isdigit():
-        found.append(Token(kind="number", text=bare, number=Fraction(bare)))
+        found.append(FormulaToken(kind="number", text=bare, number=Fraction(bare)))
     elif bare:
-        found.append(Token(kind="words", text=bare))
+        found.append(FormulaToken(kind="words", text=bare))
     return end
 
 
