@@ -8,7 +8,7 @@ import pytest
 
 from vime.chat import agent_clock
 from vime.chat.agent_clock import AgentClock
-from vime.chat.model import Listening
+from vime.chat.served_model import Listening
 from vime.chat.traffic import Traffic
 from vime.rollout.within import HookTimeout, within
 from vime.trajectory.trajectory import Prompt, Trajectory

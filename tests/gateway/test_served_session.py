@@ -10,7 +10,7 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 
 from vime.chat.agent_clock import AgentClock
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.traffic import Traffic
 from vime.gateway.session import AgentSession
 from vime.gateway.session_manager import SessionManager

@@ -12,7 +12,7 @@ import pytest
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.agent.entry import entry_problems
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.config import Constraints, MethodConfig, RolloutConfig, RunConfig, SessionConfig
 from vime.errors import ContextFullError, SampleError

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vime.chat.reading import Reader
+from vime.chat.reply_reader import ReplyReader
 from vime.chat.request import ChatRequest
 from vime.errors import BadRequestError, ContextFullError
 from vime.trajectory.aside import SHORT_PROMPT, aside, in_thread
@@ -25,7 +25,7 @@ from vime.trajectory.trajectory import Call, Prompt
 from vime.types import Message, Sample, Turn
 
 if TYPE_CHECKING:
-    from vime.chat.model import ServedModel
+    from vime.chat.served_model import ServedModel
 
 FORKS = "conversation_forks"
 """Counts per rollout how often the chat template rewrote earlier messages (dropped earlier thinking, say)."""
@@ -160,7 +160,7 @@ class Conversation:
             return Prompt.behind(before, written, goes_on=before is not None)
         return self._dialogue.onward(before, written, list(self.messages), self._tools)
 
-    def _read(self, reader: Reader | None, prompt: Prompt, turn: Turn) -> Message:
+    def _read(self, reader: ReplyReader | None, prompt: Prompt, turn: Turn) -> Message:
         """The message of a reply: as the parsers read it, or all of its text but the token that ends it."""
         ids = turn.output_ids
         if reader is not None:

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 from jinja2.exceptions import TemplateError
 
-from vime.chat.model import ServedModel
-from vime.chat.reading import Reader, Reading, check_parser
+from vime.chat.reply_reader import Reading, ReplyReader, check_parser
 from vime.chat.request import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused, Usage, deltas_of
+from vime.chat.served_model import ServedModel
 from vime.errors import BadRequestError, ContextFullError, SampleError
 from vime.gateway.constraints import freely, unmet
 from vime.gateway.pending_call import PendingCall
@@ -59,7 +59,7 @@ class AgentSession:
     """One agent's access to one model."""
 
     model: ServedModel
-    reader: Reader | None = None
+    reader: ReplyReader | None = None
     """Reads the replies of a model whose tokens are known."""
     fork: bool = True
     """If false, sampled tokens are kept as they are where the chat template renders earlier messages differently."""
@@ -287,7 +287,7 @@ class AgentSession:
             raise Refused(f"the chat template of {self.model.name} refuses these messages: {error}") from error
 
     @property
-    def _reader(self) -> Reader:
+    def _reader(self) -> ReplyReader:
         assert self.reader is not None, f"{self.model.name} has no reader of its replies"
         return self.reader
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from vime.chat.model import ServedModel
-from vime.chat.reading import Reader, parser_key, unread_calls
+from vime.chat.reply_reader import ReplyReader, parser_key, unread_calls
+from vime.chat.served_model import ServedModel
 from vime.errors import ConfigError, Problem
 from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession, Limits
@@ -31,7 +31,7 @@ class SessionManager:
     def __init__(self, parsers: dict[str, Parsers] | None = None) -> None:
         """`parsers` are those of each model by its name; a model without any answers with text alone."""
         self._parsers = parsers or {}
-        self._readers: dict[str, asyncio.Task[Reader]] = {}
+        self._readers: dict[str, asyncio.Task[ReplyReader]] = {}
         self._gateway: asyncio.Task[Gateway] | None = None
         self._noted: set[str] = set()
 
@@ -66,7 +66,7 @@ class SessionManager:
                 logger.warning("A client of %s: %s", model.name, note)
             self._noted |= session.notes
 
-    async def reader(self, model: ServedModel) -> Reader:
+    async def reader(self, model: ServedModel) -> ReplyReader:
         """The reader of a model. The first one with parsers imports them, which takes seconds.
 
         Raises ConfigError for parsers that vLLM does not have, or that do not fit the model's tokenizer.
@@ -93,7 +93,7 @@ async def _started() -> Gateway:
     return gateway
 
 
-def _reader(model: ServedModel, parsers: Parsers) -> Reader:
+def _reader(model: ServedModel, parsers: Parsers) -> ReplyReader:
     """A reader that knows whether it reads the calls that the model's chat template writes.
 
     Prompts of the model are encoded fast from now on.
@@ -104,7 +104,7 @@ def _reader(model: ServedModel, parsers: Parsers) -> Reader:
         {"tool_parser": parsers.tool_parser, "reasoning_parser": parsers.reasoning_parser},
     )
     try:
-        reader = Reader(model.tokenizer, template_args=arguments, **names)
+        reader = ReplyReader(model.tokenizer, template_args=arguments, **names)
     except ValueError as error:
         remedy = f"{error}: choose parsers of vLLM that fit the model (vllm serve --tool-call-parser, --reasoning-parser)"
         raise ConfigError([Problem(key=parser_key(model.name), value=parsers.tool_parser, remedy=remedy)]) from error

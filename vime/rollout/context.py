@@ -10,7 +10,7 @@ from typing import Any
 
 from vime.agent.workspace import Prepared, Source, Workspace, WorkspaceLike, prepare
 from vime.chat.agent_clock import AgentClock
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.config import Constraints, RunConfig
 from vime.errors import MalformedError, SampleError, SandboxError, VimeError, describe

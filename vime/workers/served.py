@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from vime.chat.agent_clock import AgentClock
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.chat.traffic import Traffic
 from vime.config import RunConfig, ServingConfig

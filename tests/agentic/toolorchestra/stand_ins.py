@@ -10,7 +10,7 @@ from agentic.toolorchestra.generate import generate
 from agentic.toolorchestra.settings import ExpertConfig, LimitsConfig, ToolsConfig
 from tests.completing import context_with
 from vime.agent.sandbox import sandbox_problem
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.scripted import user
-from vime.chat.reading import Reader
+from vime.chat.reply_reader import ReplyReader
 from vime.chat.request import ChatRequest
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ PIECES = (
 )
 
 
-def test_reasoning_of_a_whole_reply_is_counted_as_the_parser_counts_all_of_it(tokenizer: Any, reader: Reader):
+def test_reasoning_of_a_whole_reply_is_counted_as_the_parser_counts_all_of_it(tokenizer: Any, reader: ReplyReader):
     draw, counts = random.Random(0), set()
     for _ in range(300):
         written = "".join(draw.choice(PIECES) for _ in range(draw.randint(1, 9)))

@@ -13,7 +13,7 @@ from typing import Any
 
 from vime.chat.agent_clock import AgentClock
 from vime.chat.conversation import Conversation
-from vime.chat.reading import Reader, check_parser
+from vime.chat.reply_reader import ReplyReader, check_parser
 from vime.chat.trace import Trace
 from vime.chat.traffic import Traffic
 from vime.errors import BadRequestError, ServerError
@@ -62,7 +62,7 @@ class ServedModel:
     """The gate that a weight sync closes, for the trained model."""
     clock: AgentClock = field(default_factory=AgentClock)
     """Measures the agent's time."""
-    load_reader: Callable[[], Awaitable[Reader]] | None = None
+    load_reader: Callable[[], Awaitable[ReplyReader]] | None = None
     """Loads vLLM's parsers of its replies; None if none are named."""
     _calls: "count[int]" = field(default_factory=count)
 
@@ -160,7 +160,7 @@ class ServedModel:
         call.finish(turn, key=key)
         return call
 
-    async def reader(self, *, reads_calls: bool = False) -> Reader | None:
+    async def reader(self, *, reads_calls: bool = False) -> ReplyReader | None:
         """The reader of its replies, with vLLM's parsers; None if it has none. The first one of a worker imports them.
 
         Raises ConfigError if it is to read tool calls and cannot, or if the parsers do not fit the model.

@@ -23,7 +23,7 @@ from vime.types import Integers, Message
 from vime.vllm_parts import MOST_KEPT, parsed_request, parser_tokenizer, reply_parsers
 
 
-class Reader:
+class ReplyReader:
     """Reads the replies of one model. Without parsers a reply is its text."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Reader:
         """Tokens that may end a reply. The tokenizer makes their list anew each time that it is asked."""
         self.unread = ""
         """The reason why the parser does not read the calls that the chat template writes; "" if it does
-        (`vime.chat.reading`)."""
+        (`vime.chat.reply_reader`)."""
         self._parser_class: Any = None
         self._constrained_class: Any = None
         """The class of parsers for replies that are constrained from their first token on, so that no reasoning comes before
@@ -137,7 +137,7 @@ class Reader:
 class Reading:
     """One reply that is being read."""
 
-    def __init__(self, reader: Reader, request: ChatRequest, asked: Any, prompt_ids: Any, *, thinks: bool) -> None:
+    def __init__(self, reader: ReplyReader, request: ChatRequest, asked: Any, prompt_ids: Any, *, thinks: bool) -> None:
         self._reader, self._request, self._asked, self._prompt_ids = reader, request, asked, prompt_ids
         self.constraint: dict[str, Any] | None = _constraint(asked) if request.is_constrained else None
         """The constraint on sampling (`structured_outputs` of vLLM's sampling parameters), None if everything may be sampled."""
@@ -258,7 +258,7 @@ def _call_id(place: int) -> str:
     return f"call_{uuid.uuid4().hex[:16]}_{place}"
 
 
-def check_parser(reader: Reader | None, name: str) -> None:
+def check_parser(reader: ReplyReader | None, name: str) -> None:
     """Raises ConfigError if no parser reads the tool calls of a model, to which tools are offered."""
     parser = reader.tool_parser if reader is not None else None
     if reader is not None and parser is not None and not reader.unread:
@@ -315,7 +315,7 @@ _TOOLS: list[dict[str, Any]] = [
 _QUESTION: Message = {"role": "user", "content": "Who?"}
 
 
-def unread_calls(tokenizer: Any, template_args: dict[str, Any], reader: Reader) -> str:
+def unread_calls(tokenizer: Any, template_args: dict[str, Any], reader: ReplyReader) -> str:
     """The reason why the calls that the template writes cannot be read; "" if they can.
 
     The test uses one call if the template does not accept two in a reply.
