@@ -26,7 +26,7 @@ _MAX_NOTE_BYTES = 4096
 _FIRST_PROCESS = re.compile(rb'"child-pid": *(\d+)')
 
 
-class Program:
+class BoundedProgram:
     """A command that is run once: `run` blocks until all its processes have ended; `kill` may be called from another thread."""
 
     def __init__(self, config: SandboxConfig, *, sandboxed: bool) -> None:

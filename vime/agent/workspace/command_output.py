@@ -12,8 +12,8 @@ PRINTED = 64
 """Multiple of the kept bytes that a command may write before it is ended."""
 
 
-class Output:
-    """One stream of a command. `write_end` is handed to the command; the creator of an `Output` must close it."""
+class CommandOutput:
+    """One stream of a command. `write_end` is handed to the command; the creator of a `CommandOutput` must close it."""
 
     def __init__(self, *, keep_bytes: int, most_bytes: int, too_long: Callable[[], None]) -> None:
         """Keeps `keep_bytes`, and calls `too_long` once when more than `most_bytes` have been written."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from vime.agent.memory_file import sealed_file
 from vime.agent.workspace.channel import Channel
+from vime.agent.workspace.command_output import CommandOutput
 from vime.agent.workspace.control_group import ControlGroup
-from vime.agent.workspace.output import Output
 from vime.agent.workspace.results import CommandResult
 from vime.agent.workspace.usage import used_by
 from vime.config import WorkspaceConfig
@@ -39,7 +39,7 @@ class Started:
     """`ends`, `keeps` or `inner`, as `inside/first_process.py` has them."""
 
 
-class Command:
+class RunningCommand:
     """A command in a workspace; `run` it once."""
 
     def __init__(self, started: Started, *, channel: Channel, group: ControlGroup, config: WorkspaceConfig) -> None:
@@ -48,7 +48,9 @@ class Command:
         self._stopped: asyncio.Future[str] = self._loop.create_future()
         self._reached = False
         self.stdout, self.stderr = (
-            Output(keep_bytes=started.keep_bytes, most_bytes=started.most_bytes, too_long=lambda: self._stop("output_limit"))
+            CommandOutput(
+                keep_bytes=started.keep_bytes, most_bytes=started.most_bytes, too_long=lambda: self._stop("output_limit")
+            )
             for _ in range(2)
         )
 
