@@ -13,7 +13,7 @@ from vime.config import ModelAPI, ServingConfig
 from vime.data.rows import load_rows, to_prompt
 from vime.inside_vllm.forced_tokens import FORCED
 from vime.preflight.compose import compose_run
-from vime.rehearsal.outcome import STOP
+from vime.rehearsal.findings import STOP
 from vime.rehearsal.scripted_client import ScriptedClient, ScriptedClients
 from vime.rehearsal.shrink import shrink
 from vime.rehearse import write_files

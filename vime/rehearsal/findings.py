@@ -21,10 +21,10 @@ PAPERS = CONF.parent / "results" / "papers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """The outcome of a rehearsal.
+class RehearsalFindings:
+    """The findings of a rehearsal.
 
-    Example: `Outcome(experiment="memagent_paper_7b", counts={"stop reason": {"answered": 12}}, absent={"stop reason":
+    Example: `RehearsalFindings(experiment="memagent_paper_7b", counts={"stop reason": {"answered": 12}}, absent={"stop reason":
     ["token_limit"]}, replaced=["model: …"], table="| …", seconds=212.0, peak_gib=7.9)`.
     """
 
@@ -38,8 +38,8 @@ class Outcome:
     peak_gib: float
 
     @classmethod
-    def of(cls, config: RunConfig, replaced: list[str], *, seconds: float, peak_bytes: int) -> "Outcome":
-        """The outcome of the rehearsal in the configuration's folder."""
+    def of(cls, config: RunConfig, replaced: list[str], *, seconds: float, peak_bytes: int) -> "RehearsalFindings":
+        """The findings of the rehearsal in the configuration's folder."""
         folder = Path(str(config.output_dir))
         rehearsal, counts = rehearsal_of(config), Counter[tuple[str, str]]()
         for rollout in rollouts_of(folder):
@@ -89,17 +89,17 @@ def table_of(config: RunConfig, folder: Path) -> str:
     return "\n".join(lines).strip()
 
 
-def write_outcome(folder: Path, outcome: Outcome) -> str:
+def write_findings(folder: Path, findings: RehearsalFindings) -> str:
     """Writes `rehearsal.md` and `rehearsal.json` into the run's folder and returns the text of `rehearsal.md`."""
-    lines = [f"# {outcome.experiment}: rehearsal", MARK, "", "## Replaced", *[f"- {words}" for words in outcome.replaced]]
+    lines = [f"# {findings.experiment}: rehearsal", MARK, "", "## Replaced", *[f"- {words}" for words in findings.replaced]]
     lines += ["", "## Occurred", _line("kind", "name", "times"), _line("---", "---", "---:")]
-    lines += [_line(kind, name, str(number)) for kind, names in outcome.counts.items() for name, number in names.items()]
-    never = [f"{kind} {name}" for kind, names in outcome.absent.items() for name in names]
-    lines += ["", f"Never occurred: {', '.join(never) or 'nothing that was expected'}.", "", "## Table", MARK, "", outcome.table]
-    lines += ["", f"{outcome.seconds:.0f} s, {outcome.peak_gib:.1f} GiB at the peak. {folder}"]
+    lines += [_line(kind, name, str(number)) for kind, names in findings.counts.items() for name, number in names.items()]
+    never = [f"{kind} {name}" for kind, names in findings.absent.items() for name in names]
+    lines += ["", f"Never occurred: {', '.join(never) or 'nothing that was expected'}.", "", "## Table", MARK, "", findings.table]
+    lines += ["", f"{findings.seconds:.0f} s, {findings.peak_gib:.1f} GiB at the peak. {folder}"]
     text = "\n".join(lines) + "\n"
     write_text(folder / "rehearsal.md", text)
-    write_text(folder / "rehearsal.json", json.dumps(asdict(outcome), indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / "rehearsal.json", json.dumps(asdict(findings), indent=1, ensure_ascii=False) + "\n")
     return text
 
 
