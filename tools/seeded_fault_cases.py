@@ -303,13 +303,13 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/retrieval/test_service.py",),
     ),
     Fault(
-        file="vime/reward_service/protocol.py",
+        file="vime/reward_service/wire_format.py",
         old='{entry["id"]: entry for entry in rewards}',
         new="dict(enumerate(rewards))",
         tests=("tests/reward_service/test_reward_service.py",),
     ),
     Fault(
-        file="vime/reward_service/client.py",
+        file="vime/reward_service/reward_client.py",
         old="60.0 / (rate * share) if",
         new="60.0 / rate * share if",
         tests=("tests/reward_service/test_reward_service.py",),

@@ -17,7 +17,7 @@ from vime.rehearsal.findings import STOP
 from vime.rehearsal.scripted_client import ScriptedClient, ScriptedClients
 from vime.rehearsal.shrink import shrink
 from vime.rehearse import write_files
-from vime.retrieval.client import Passage
+from vime.retrieval.retriever import Passage
 from vime.serving.endpoint import Endpoint
 from vime.serving.flags import max_model_len_of
 from vime.types import Turn

@@ -15,7 +15,7 @@ from vime.config import RetrievalBackend, RetrievalConfig
 from vime.errors import ServerError
 from vime.retrieval.__main__ import main
 from vime.retrieval.batching import Batcher
-from vime.retrieval.client import BadQueryError, Retriever
+from vime.retrieval.retriever import BadQueryError, Retriever
 from vime.retrieval.service import MAX_QUERIES, RetrievalService
 from vime.serving.endpoint import Address
 

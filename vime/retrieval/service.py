@@ -12,7 +12,7 @@ from vime.config import RetrievalConfig
 from vime.errors import ServerError
 from vime.processes.secret import is_authorized
 from vime.retrieval.batching import Batcher
-from vime.retrieval.corpus import Progress
+from vime.retrieval.corpus import ReportProgress
 from vime.retrieval.index import open_index
 from vime.tasks import cancel
 
@@ -31,7 +31,7 @@ class BadQuery(ValueError):
 class RetrievalService:
     """One index behind HTTP."""
 
-    def __init__(self, config: RetrievalConfig, folder: Path, progress: Progress, *, secret: str | None = None) -> None:
+    def __init__(self, config: RetrievalConfig, folder: Path, progress: ReportProgress, *, secret: str | None = None) -> None:
         self.failed = asyncio.Event()
         """Set when the index cannot be opened, so that there is nothing to serve."""
         self._config, self._folder, self._progress = config, folder, progress

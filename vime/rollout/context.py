@@ -17,7 +17,7 @@ from vime.errors import MalformedError, SampleError, SandboxError, VimeError, de
 from vime.gateway.gateway import PREFIX, session_app
 from vime.gateway.session import AgentSession, Limits
 from vime.gateway.session_manager import SessionManager
-from vime.retrieval.client import Retriever
+from vime.retrieval.retriever import Retriever
 from vime.trajectory.trajectory import Trajectory
 from vime.types import Sample, Sampling
 

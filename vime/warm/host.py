@@ -4,7 +4,7 @@
     python -m vime.warm.host --run MODULE.FUNCTION --listen PATH --seconds 600
 
 The first serves a sweep, whose connection it inherits, and ends with it. The second, for `cluster.keep_warm`, waits `--seconds`
-for the next run. `vime.warm.client` starts both.
+for the next run. `vime.warm.hosted_run` starts both.
 
 A run that fails or is interrupted leaves nothing. A host whose code has changed on disk since it was loaded, or that was started
 under other environment variables than its client has, ends without running anything; the client then starts another one.

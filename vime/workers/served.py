@@ -12,8 +12,8 @@ from vime.chat.traffic import Traffic
 from vime.config import RunConfig, ServingConfig
 from vime.gateway.session_manager import Parsers, SessionManager
 from vime.model.load_tokenizer import load_tokenizer
-from vime.retrieval.client import NAME as RETRIEVAL
-from vime.retrieval.client import Retriever
+from vime.retrieval.retriever import NAME as RETRIEVAL
+from vime.retrieval.retriever import Retriever
 from vime.rollout.context import Context, Sampling
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client

@@ -24,7 +24,7 @@ from vime.chat.served_model import ServedModel
 from vime.config import PromptStyle, RetrievalConfig, RunConfig
 from vime.errors import ServerError
 from vime.model.load_tokenizer import load_tokenizer
-from vime.retrieval.client import BadQueryError, Passage
+from vime.retrieval.retriever import BadQueryError, Passage
 from vime.rollout.context import Sampling
 from vime.tiny import tiny_model
 from vime.types import Sample, StopReason, Turn

@@ -15,7 +15,7 @@ from vime.chat.trace import Trace
 from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError
 from vime.model.load_tokenizer import load_tokenizer
-from vime.retrieval.client import Passage
+from vime.retrieval.retriever import Passage
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, Turn
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from vime.config import RewardServiceConfig
 from vime.errors import RewardServiceError
-from vime.reward_service.client import RewardClient
+from vime.reward_service.reward_client import RewardClient
 from vime.types import Reward
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vime.config import RetrievalBackend, RetrievalConfig
 from vime.retrieval.index import MANIFEST, Index, open_index
-from vime.retrieval.words import folded, words_of
+from vime.retrieval.word_splitting import folded, words_of
 
 PASSAGES = {
     "paris": "巴黎是法国的首都、位于塞纳河畔。",

@@ -11,7 +11,7 @@ import aiohttp
 from vime.config import RewardServiceConfig
 from vime.errors import RewardServiceError, RewardServiceTimeout
 from vime.processes.control import UNREACHABLE
-from vime.reward_service.protocol import read_answer
+from vime.reward_service.wire_format import read_answer
 from vime.serving.external import FIRST_BACKOFF_SECONDS, RETRIED, bearer, retry_after, without_key
 from vime.types import Reward
 

@@ -25,12 +25,12 @@ KEEP_WARM = "cluster.keep_warm"
 POLL_SECONDS = 0.1
 
 
-class Refused(Exception):
+class RunDeclined(Exception):
     """The host does not make the run, and ends; the message says why."""
 
 
 def run_on(connection: socket.socket, words: list[str], *, started: float | None = None) -> int:
-    """Has the host at the other end make a run; returns the exit code. Raises `Refused`.
+    """Has the host at the other end make a run; returns the exit code. Raises `RunDeclined`.
 
     SIGINT and SIGTERM interrupt the run; once it has ended, they are raised here again.
     """
@@ -44,9 +44,9 @@ def run_on(connection: socket.socket, words: list[str], *, started: float | None
     except ConnectionError:
         answer = None
     if answer is None:
-        raise Refused("it has ended")
+        raise RunDeclined("it has ended")
     if "pid" not in answer:
-        raise Refused(answer["refused"])
+        raise RunDeclined(answer["refused"])
     with _signals_to(answer["pid"]) as came:
         ended = receive_answer(connection)
     if came:
@@ -92,7 +92,7 @@ def run_on_waiting_host(words: list[str]) -> int | None:
                 receive_answer(connection)
                 return None
             return _shown(run_on(connection, words))
-        except Refused as reason:
+        except RunDeclined as reason:
             sys.stderr.write(f"the servers and the trainer of the last run are not used again: {reason}\n")
             return None
 
@@ -163,13 +163,13 @@ class OwnHost:
         if self._connection is not None:
             try:
                 return run_on(self._connection, words, started=started)
-            except Refused:
+            except RunDeclined:
                 self.close()
         self._start()
         assert self._connection is not None
         try:
             return run_on(self._connection, words, started=started)
-        except Refused as reason:  # one run of several, which go on
+        except RunDeclined as reason:  # one run of several, which go on
             sys.stderr.write(f"\nthe process of the run did not start: {reason}\n")
             return FAILED
 
