@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.test_html import make_run
-from tests.view.test_index import item, rollout
+from tests.view.test_rollout_index import item, rollout
 from vime.files.jsonl import append_line, write_lines
 from vime.report.ending import Ending, write_ending
 from vime.view.runs import Runs

@@ -18,8 +18,8 @@ from vime.files.jsonl import read_lines
 from vime.report.ending import ENDED, Ending, read_ending
 from vime.report.run_directory import CONFIG, LOCK, read_config
 from vime.report.summary import SCORES, SUMMARY
-from vime.view.index import Index
 from vime.view.query import facets
+from vime.view.rollout_index import RolloutIndex
 
 DEPTH = 3
 """Maximum depth of runs below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`."""
@@ -41,13 +41,13 @@ class Run:
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path = name, path
         self._lock = threading.Lock()
-        self._index: Index | None = None
+        self._index: RolloutIndex | None = None
         self._kept: dict[str, tuple[str, Any]] = {}
 
-    def indexed(self) -> tuple[Index, bool]:
+    def indexed(self) -> tuple[RolloutIndex, bool]:
         """The index after another part of the files was read, and whether there is more to read."""
         with self._lock:
-            self._index = self._index or Index(self.path)
+            self._index = self._index or RolloutIndex(self.path)
             return self._index, self._index.update(max_bytes=UPDATE_BYTES) >= UPDATE_BYTES
 
     def facets(self) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.report.test_html import make_run
-from tests.view.test_index import rollout
+from tests.view.test_rollout_index import rollout
 from vime.files.jsonl import write_lines
 from vime.report.run_directory import RunDirectory
 from vime.types import Column
 from vime.view.query import Filters
-from vime.view.reading import branches, read_rollout, read_tokens, side_by_side
+from vime.view.rollout_page import branches, read_rollout, read_tokens, side_by_side
 from vime.view.runs import Run, Runs
 
 NUMBERS = st.floats(-20, 0, width=32)
@@ -82,7 +82,7 @@ def test_the_numbers_of_tokens_are_those_of_the_file(tmp_path: Path, monkeypatch
 
 @given(st.lists(NUMBERS, min_size=1, max_size=20))
 def test_float32_numbers_are_sent_without_loss(values: list[float]):
-    from vime.view.reading import _exact
+    from vime.view.rollout_page import _exact
 
     array = np.array(values, np.float32)
     assert np.array_equal(np.array(_exact(Column(array, np.float32).to_text()), np.float32), array)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from vime.files.jsonl import write_lines
-from vime.view import index as index_module
-from vime.view.entry import entry_of
-from vime.view.index import COLUMNS, NAMED, Index
+from vime.view import rollout_index as index_module
+from vime.view.index_entry import entry_of
 from vime.view.query import Filters, find, place_of
+from vime.view.rollout_index import COLUMNS, NAMED, RolloutIndex
 
 
 def rollout(step: int, number: int, **changed: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def indexed(index: Index) -> list[tuple[Any, ...]]:
+def indexed(index: RolloutIndex) -> list[tuple[Any, ...]]:
     """All entries, each with the line at its place."""
     with closing(index.connection()) as database:
         found = []
@@ -107,19 +107,19 @@ def change(run: Path, dice: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_index_equals_the_files_whatever_a_run_does_to_them(run: Path, seed: int, tmp_path: Path):
-    dice, index = random.Random(seed), Index(run, tmp_path / "cache")
+    dice, index = random.Random(seed), RolloutIndex(run, tmp_path / "cache")
     for _ in range(25):
         for _ in range(dice.randrange(1, 4)):
             change(run, dice)
         if dice.random() < 0.3:
-            index = Index(run, tmp_path / "cache")  # a viewer that was started again
+            index = RolloutIndex(run, tmp_path / "cache")  # a viewer that was started again
         index.update()
         assert indexed(index) == in_files(run)
         assert index.update() == 0
 
 
 def test_a_step_file_that_is_replaced_by_one_of_the_same_size_is_read_again(run: Path, tmp_path: Path):
-    index, path = Index(run, tmp_path / "cache"), run / "rollouts" / "step_000001.jsonl"
+    index, path = RolloutIndex(run, tmp_path / "cache"), run / "rollouts" / "step_000001.jsonl"
     for reward in (0.5, 0.7):
         write_lines(path, [rollout(1, 3, reward=reward)])
         index.update()
@@ -130,7 +130,7 @@ def test_reading_in_small_parts_ends_with_the_same_index(run: Path, tmp_path: Pa
     monkeypatch.setattr(index_module, "BATCH_BYTES", 1000)
     write_lines(run / "rollouts" / "step_000001.jsonl", [rollout(1, number) for number in range(50)])
     append(run / "evaluation" / "docs-0.jsonl", [item(number) for number in range(50)])
-    index, parts = Index(run, tmp_path / "cache"), 0
+    index, parts = RolloutIndex(run, tmp_path / "cache"), 0
     while index.update(max_bytes=1):
         parts += 1
     assert parts > 10 and indexed(index) == in_files(run)
@@ -141,7 +141,7 @@ def test_a_line_that_cannot_be_read_is_reported_and_holds_up_no_other_file(run: 
     path = run / "evaluation" / "docs-0.jsonl"
     append(path, [item(0)], torn=wrong)
     write_lines(run / "rollouts" / "step_000001.jsonl", [rollout(1, 3)])
-    index = Index(run, tmp_path / "cache")
+    index = RolloutIndex(run, tmp_path / "cache")
     index.update()
     assert set(index.problems) == {"evaluation/docs-0.jsonl"}
     assert [entry[0] for entry in indexed(index)] == ["rollouts/step_000001.jsonl"]
@@ -158,7 +158,7 @@ def test_links_that_lead_out_of_the_run_are_not_followed(run: Path, tmp_path: Pa
     write_lines(tmp_path / "elsewhere" / "step_000001.jsonl", [rollout(1, 3)])
     (run / "rollouts").rmdir()
     (run / "rollouts").symlink_to(tmp_path / "elsewhere")
-    index = Index(run, tmp_path / "cache")
+    index = RolloutIndex(run, tmp_path / "cache")
     index.update()
     assert indexed(index) == []
 
@@ -166,16 +166,16 @@ def test_links_that_lead_out_of_the_run_are_not_followed(run: Path, tmp_path: Pa
 def test_nothing_is_written_into_the_run_folder(run: Path, tmp_path: Path):
     write_lines(run / "rollouts" / "step_000001.jsonl", [rollout(1, 3)])
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    index = Index(run, tmp_path / "cache")
+    index = RolloutIndex(run, tmp_path / "cache")
     index.update()
     assert len(indexed(index)) == 1 and {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
 def test_an_index_of_another_format_is_made_anew(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_lines(run / "rollouts" / "step_000001.jsonl", [rollout(1, 3)])
-    Index(run, tmp_path / "cache").update()
+    RolloutIndex(run, tmp_path / "cache").update()
     monkeypatch.setattr(index_module, "FORMAT", index_module.FORMAT + 1)
-    index = Index(run, tmp_path / "cache")
+    index = RolloutIndex(run, tmp_path / "cache")
     assert indexed(index) == []
     index.update()
     assert indexed(index) == in_files(run)

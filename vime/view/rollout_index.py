@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vime.surroundings import cache_folder
-from vime.view.entry import Entry, entry_of, read_line
+from vime.view.index_entry import IndexEntry, entry_of, read_line
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ COLUMNS = (
 )
 
 
-class Index:
+class RolloutIndex:
     """The index of one run folder; `update` brings it up to date. Each thread opens its own `connection`."""
 
     def __init__(self, run: Path, folder: Path | None = None) -> None:
@@ -173,7 +173,7 @@ class Index:
             database.execute("COMMIT")
         return end - row[1]
 
-    def _insert(self, database: sqlite3.Connection, file: int, start: int, size: int, entry: Entry) -> None:
+    def _insert(self, database: sqlite3.Connection, file: int, start: int, size: int, entry: IndexEntry) -> None:
         values = [getattr(entry, column) for column in COLUMNS]
         values = [self._number(database, v) if column in NAMED else v for column, v in zip(COLUMNS, values, strict=True)]
         places = ", ".join("?" * (len(COLUMNS) + 3))

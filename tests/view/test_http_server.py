@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.report.test_html import make_run, scores
-from tests.view.test_index import append, item, rollout
+from tests.view.test_rollout_index import append, item, rollout
 from vime.files.jsonl import append_line, write_lines
 from vime.report.ending import INTERRUPTED, Ending, write_ending
 from vime.report.html import write_report
@@ -17,9 +17,9 @@ from vime.report.metrics import read_metrics
 from vime.report.run_directory import LOCK, RunDirectory
 from vime.report.summary import append_scores, summarize_runs
 from vime.report.tables import score_text
+from vime.view.http_server import PAGES, application
 from vime.view.routes import ROUTES
 from vime.view.runs import Runs
-from vime.view.server import PAGES, application
 
 TOKEN, PORT = "the-token", 8765
 METRICS = [
@@ -159,7 +159,7 @@ def test_only_runs_that_were_given_are_served(run: RunDirectory, name: str):
 
 
 @pytest.mark.parametrize(
-    "path", ["/pages/../server.py", "/pages/%2e%2e/server.py", "/pages//etc/passwd", "/config.yaml", "/api/../x"]
+    "path", ["/pages/../http_server.py", "/pages/%2e%2e/http_server.py", "/pages//etc/passwd", "/config.yaml", "/api/../x"]
 )
 def test_pages_are_those_of_the_package(run: RunDirectory, path: str):
     assert client(run.path.parent).get(path).status_code == 404

@@ -12,7 +12,7 @@ from vime.model.pieces import TokenPieces
 from vime.report.run_directory import VOCABULARY
 from vime.report.trace import FIRST_GROUP
 from vime.types import COLUMNS, Column
-from vime.view.entry import read_line
+from vime.view.index_entry import read_line
 from vime.view.query import Filters, find, place_of
 from vime.view.runs import Run
 

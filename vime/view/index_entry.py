@@ -13,12 +13,12 @@ TOOL_NAME = re.compile(r'"name"\s*:\s*"([\w.:/-]{1,100})"')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class IndexEntry:
     """One rollout, of training or of an evaluation.
 
-    Example of an item of an evaluation: `Entry(kind="evaluation", step=60, dataset="docs_20", condition="trained", item=7, run=2,
-    label="", group_index=None, rollout_id=None, reward=1.0, advantage=None, stop_reason="answered", failed=False, num_turns=4,
-    num_tokens=96, seconds=1.2, tools=("search",), text="…")`.
+    Example of an item of an evaluation: `IndexEntry(kind="evaluation", step=60, dataset="docs_20", condition="trained", item=7,
+    run=2, label="", group_index=None, rollout_id=None, reward=1.0, advantage=None, stop_reason="answered", failed=False,
+    num_turns=4, num_tokens=96, seconds=1.2, tools=("search",), text="…")`.
     """
 
     kind: str
@@ -54,13 +54,13 @@ def read_line(data: bytes) -> dict[str, Any]:
     return {**line, "samples": line["unfinished"], "unfinished": True} if line.get("unfinished") else line
 
 
-def entry_of(line: dict[str, Any]) -> Entry:
+def entry_of(line: dict[str, Any]) -> IndexEntry:
     """The entry of a line of `rollouts/*.jsonl` or `evaluation/*.jsonl`."""
     is_item = "strict" in line
     samples = line["samples"]
     advantages = [sample["advantage"] for sample in samples if sample.get("advantage") is not None]
     replies = [turn for sample in samples for turn in sample.get("turns", ()) if turn["kind"] == REPLY]
-    return Entry(
+    return IndexEntry(
         kind=EVALUATION if is_item else TRAINING,
         step=line["version"] if is_item else line["step"],
         dataset=line["dataset"],
