@@ -26,10 +26,10 @@ from vime.report.console import Console
 from vime.report.ending import ending_of, forget_ending, write_ending
 from vime.report.html import write_report
 from vime.report.items import score_of
-from vime.report.metrics import MetricsWriter, read_metrics
+from vime.report.metrics_file import MetricsWriter, read_metrics
 from vime.report.run_directory import RunDirectory, held
 from vime.report.summary import RunScore, append_scores, build_summary, read_scores, write_summary
-from vime.report.trace import TraceWriter
+from vime.report.trace_file import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.context import Context
 from vime.types import EvalLog, Group, Prompt

@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from tests.report.test_html import make_run, scores
 from tests.view.test_rollout_index import append, item, rollout
 from vime.files.jsonl import append_line, write_lines
-from vime.report.ending import INTERRUPTED, Ending, write_ending
+from vime.report.ending import INTERRUPTED, RunEnding, write_ending
 from vime.report.html import write_report
-from vime.report.metrics import read_metrics
+from vime.report.metrics_file import read_metrics
 from vime.report.run_directory import LOCK, RunDirectory
 from vime.report.summary import append_scores, summarize_runs
 from vime.report.tables import score_text
@@ -86,7 +86,7 @@ def test_runs_of_one_name_in_two_folders_are_told_apart_and_the_last_one_stands_
 def test_a_run_that_failed_or_was_interrupted_is_called_so(run: RunDirectory):
     asked, states = client(run.path), []
     for error in ("ValueError", INTERRUPTED):
-        write_ending(run.path, Ending(error=error, text="", step=5, num_steps=100, checkpoint=None, go_on="python"))
+        write_ending(run.path, RunEnding(error=error, text="", step=5, num_steps=100, checkpoint=None, go_on="python"))
         states.append(asked.get("/api/runs").json()["runs"][0]["state"])
     assert states == ["failed", "interrupted"]
 

@@ -10,7 +10,7 @@ from vime.config import AlgorithmName, RunConfig
 from vime.files.jsonl import read_lines, write_text
 from vime.preflight.search_path import CONF
 from vime.rehearsal.scripted_client import rehearsal_of
-from vime.report.results import build_page, read_our_run, read_published
+from vime.report.results_page import build_page, read_our_run, read_published
 from vime.report.run_directory import RunDirectory
 
 MARK = "REHEARSAL: a random model with scripted replies. The numbers only show that the table can be filled."

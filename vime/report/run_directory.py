@@ -25,7 +25,7 @@ from vime.files.jsonl import append_line, read_lines, write_lines, write_text
 from vime.files.provenance import code_diff, commit, override_without_secret, plain, versions, without_secrets
 from vime.files.record import Recorder
 from vime.model.pieces import TokenPieces
-from vime.report.machine import describe_machine
+from vime.report.machine_description import describe_machine
 from vime.report.rotation import keep_newest
 from vime.types import EvalLog, Group, Rollout
 

@@ -10,7 +10,7 @@ import numpy as np
 from vime.files.record import TRAINER, VERSIONS
 from vime.model.pieces import TokenPieces
 from vime.report.run_directory import VOCABULARY
-from vime.report.trace import FIRST_GROUP
+from vime.report.trace_file import FIRST_GROUP
 from vime.types import COLUMNS, Column
 from vime.view.index_entry import read_line
 from vime.view.query import Filters, find, place_of

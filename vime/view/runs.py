@@ -15,7 +15,7 @@ import psutil
 
 from vime.config import TRY
 from vime.files.jsonl import read_lines
-from vime.report.ending import ENDED, Ending, read_ending
+from vime.report.ending import ENDED, RunEnding, read_ending
 from vime.report.run_directory import CONFIG, LOCK, read_config
 from vime.report.summary import SCORES, SUMMARY
 from vime.view.query import facets
@@ -111,7 +111,7 @@ class Run:
         """True if one prompt was tried (`mode=try`), which leaves its rollout and no summary."""
         return read_config(self.path)["mode"] == TRY.value
 
-    def ending(self) -> Ending | None:
+    def ending(self) -> RunEnding | None:
         """The way in which the run ended, if it did before its time and was not killed."""
         try:
             self.file(ENDED)

@@ -2,7 +2,7 @@
 
 import json
 
-from vime.report.machine import describe_machine, matrix_product_rate
+from vime.report.machine_description import describe_machine, matrix_product_rate
 
 
 def test_a_machine_is_described_in_plain_data() -> None:

@@ -15,7 +15,7 @@ from vime.files.command_line import command
 from vime.hooks import load_named
 from vime.report.columns import Cell, Column, Items, Measured, cells
 from vime.report.items import read_evaluation
-from vime.report.metrics import read_metrics
+from vime.report.metrics_file import read_metrics
 from vime.report.summary import read_summary, summarize_runs
 
 NOT_RUN = "not run"

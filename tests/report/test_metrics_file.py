@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 from vime.files.jsonl import cut_torn_line, read_lines
-from vime.report.metrics import MetricsWriter, curves, read_metrics
+from vime.report.metrics_file import MetricsWriter, curves, read_metrics
 
 
 def test_rows_are_read_back_in_order(tmp_path: Path) -> None:
