@@ -123,10 +123,10 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/data/test_source_and_buffer.py",),
     ),
     Fault(
-        file="vime/data/files.py",
+        file="vime/data/file_formats.py",
         old="if cells and len(cells) != len(names):",
         new="if cells and len(cells) < len(names):",
-        tests=("tests/data/test_files.py",),
+        tests=("tests/data/test_file_formats.py",),
     ),
     Fault(
         file="vime/evaluation/evaluator.py",

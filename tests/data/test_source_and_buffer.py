@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vime.config import DataConfig, DatasetConfig, RunConfig
-from vime.data.rows import check_rows, load_rows, to_prompt
+from vime.data.dataset import check_rows, load_rows, to_prompt
 from vime.data.source import RowSource
 from vime.errors import ConfigError
 from vime.evaluation.protocol import load_prompts

@@ -10,7 +10,7 @@ import pytest
 from agentic.agentflow.config import AgentFlowConfig
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.config import ModelAPI, ServingConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.dataset import load_rows, to_prompt
 from vime.inside_vllm.forced_tokens import FORCED
 from vime.preflight.compose import compose_run
 from vime.rehearsal.findings import STOP

@@ -11,7 +11,7 @@ from tests.sampled import sample_of
 from vime.config import LoggerConfig, MethodConfig, RolloutConfig, RunConfig, ServingConfig
 from vime.errors import ServerError
 from vime.files.serialization import from_json, to_json
-from vime.orchestration.metrics import batch_metrics
+from vime.orchestration.batch_metrics import batch_metrics
 from vime.serving.topology import Endpoint
 from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason, Turn
 from vime.workers.group_run import Progress, Resampled

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import RunConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.dataset import load_rows, to_prompt
 from vime.errors import ConfigError, Problem
 from vime.hooks import load_hook
 from vime.model.load_tokenizer import load_tokenizer

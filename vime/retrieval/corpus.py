@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vime.data.files import COMPRESSIONS, ENCODINGS, HEAD_BYTES, PARQUET, why_no_rows
+from vime.data.file_formats import COMPRESSIONS, ENCODINGS, HEAD_BYTES, PARQUET, why_no_rows
 from vime.errors import ConfigError, Problem
 
 ReportProgress = Callable[[str, int, int], None]

@@ -18,7 +18,7 @@ from typing import Any
 from vime.chat.trace import Trace, is_traced
 from vime.chat.traffic import ModelUsage
 from vime.config import RunConfig
-from vime.evaluation.conditions import SINGLE_TURN, Row
+from vime.evaluation.conditions import SINGLE_TURN, EvaluationRow
 from vime.hooks import load_hook
 from vime.memory.kv_cache import rollouts_of_a_worker
 from vime.processes.output import send_output_to
@@ -209,7 +209,7 @@ class RolloutWorker:
         It does not queue behind training rollouts: the evaluation has its own limit on concurrent items.
         """
         sampling = Sampling(temperature=temperature, top_p=self._config.evaluation.top_p)
-        parsed = Row.of(row)
+        parsed = EvaluationRow.of(row)
         return await self._run_member(
             self._hooks["single_turn" if parsed.way == SINGLE_TURN else "train"],
             prompt,

@@ -18,7 +18,7 @@ from vime.chat.agent_clock import AgentClock
 from vime.chat.request import ChatAnswer, ChatRequest, Usage
 from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, Normalization, RunConfig
 from vime.model.load_tokenizer import load_tokenizer
-from vime.orchestration.metrics import batch_metrics
+from vime.orchestration.batch_metrics import batch_metrics
 from vime.trajectory.dialogue import Dialogue
 from vime.trajectory.template import ChatTemplate
 from vime.trajectory.trajectory import Trajectory

@@ -20,7 +20,7 @@ from vime.cluster.accelerators import CPU_BUILD, installed_build, num_gpus, why_
 from vime.cluster.placement import DIRECT, memory_share, server_groups, transport
 from vime.cluster.ports import why_silent
 from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
-from vime.data.files import kind_of
+from vime.data.file_formats import kind_of
 from vime.errors import ConfigError, Problem
 from vime.machine import available_memory_bytes, memory_bytes
 from vime.model.architecture import check_shape, read_architecture

@@ -1,4 +1,4 @@
-"""Reads the rows of a dataset: a file (`vime.data.files`), a Hugging Face dataset, or a generator function.
+"""Reads the rows of a dataset: a file (`vime.data.file_formats`), a Hugging Face dataset, or a generator function.
 
 A row becomes a `Prompt`. The question is its field `prompt` (messages or a text), `input`, `question`, `problem` or
 `problem_statement`, its reference answers are those that `vime.data.answers` finds, and all other fields are metadata. A document
@@ -16,7 +16,7 @@ import numpy as np
 
 from vime.config import DatasetConfig
 from vime.data.answers import ANSWER_REMEDY, NoAnswerError, answers_of, given_answers
-from vime.data.files import kind_of, read_rows
+from vime.data.file_formats import kind_of, read_rows
 from vime.errors import ConfigError, Problem, describe
 from vime.hooks import load_hook
 from vime.types import Prompt

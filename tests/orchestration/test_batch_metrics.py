@@ -1,6 +1,6 @@
 """The metrics of a batch of groups."""
 
-from vime.orchestration.metrics import batch_metrics
+from vime.orchestration.batch_metrics import batch_metrics
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 PROMPT = Prompt(index=0, row=0, messages=[], ground_truth=[])

@@ -20,8 +20,8 @@ import pytest
 from backports import zstd
 
 from vime.config import DatasetConfig, RunConfig
-from vime.data.files import KINDS, kind_of
-from vime.data.rows import load_rows
+from vime.data.dataset import load_rows
+from vime.data.file_formats import KINDS, kind_of
 from vime.errors import ConfigError
 from vime.preflight.rules.machine import files
 
@@ -181,7 +181,7 @@ def test_values_of_parquet_are_pythons(tmp_path: Path):
 
 def test_parquet_needs_no_home(tmp_path: Path):
     (tmp_path / "rows.parquet").write_bytes(parquet(ROWS))
-    program = "from vime.config import DatasetConfig\nfrom vime.data.rows import load_rows\n"
+    program = "from vime.config import DatasetConfig\nfrom vime.data.dataset import load_rows\n"
     program += "import sys\nprint(len(load_rows(DatasetConfig(path=sys.argv[1]))), 'datasets' in sys.modules)"
     command = [sys.executable, "-c", program, str(tmp_path / "rows.parquet")]
     shown = subprocess.run(command, env={**os.environ, "HOME": "/proc/none"}, capture_output=True, text=True, timeout=60)
