@@ -198,7 +198,7 @@ FAULTS: tuple[Fault, ...] = (
         file="vime/memory/processes.py",
         old="return TRAINER_RESERVE + sleepers * SLEEPER_RESERVE",
         new="return TRAINER_RESERVE + SLEEPER_RESERVE",
-        tests=("tests/preflight/rules/test_memory.py",),
+        tests=("tests/preflight/rules/test_gpu_memory.py",),
     ),
     Fault(
         file="vime/model/size.py",
@@ -243,16 +243,16 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/orchestration/test_journal.py",),
     ),
     Fault(
-        file="vime/preflight/rules/batch.py",
+        file="vime/preflight/rules/batch_sizes.py",
         old="trainer.evaluate_every % trainer.save_every:",
         new="trainer.save_every % trainer.evaluate_every:",
         tests=("tests/preflight/test_validation.py",),
     ),
     Fault(
-        file="vime/preflight/rules/memory.py",
+        file="vime/preflight/rules/gpu_memory.py",
         old="if needed + reserve <= limit:",
         new="if needed <= limit:",
-        tests=("tests/preflight/rules/test_memory.py",),
+        tests=("tests/preflight/rules/test_gpu_memory.py",),
     ),
     Fault(
         file="vime/processes/start_signs.py",

@@ -23,7 +23,7 @@ from vime.config import DatasetConfig, RunConfig
 from vime.data.dataset import load_rows
 from vime.data.file_formats import KINDS, kind_of
 from vime.errors import ConfigError
-from vime.preflight.rules.machine import files
+from vime.preflight.rules.machine_requirements import files
 
 ROWS = [{"question": "Größe, 'x'?", "answer": "007"}, {"question": "日本\u2028語\n?", "answer": "1e5"}]
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {

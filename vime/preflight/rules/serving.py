@@ -7,7 +7,7 @@ from vime.cluster.placement import server_groups
 from vime.config import AlgorithmName, ChatConfig, Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import Problem
 from vime.evaluation.conditions import EvaluationRow
-from vime.preflight.rules.models import scaling_problems
+from vime.preflight.rules.model_shape import scaling_problems
 
 TRAINED_NAME = "actor"
 """Name of the trained model in `serving.models`."""

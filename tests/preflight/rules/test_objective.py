@@ -16,7 +16,7 @@ from vime.config import (
     Surrogate,
 )
 from vime.preflight.compose import compose_run
-from vime.preflight.rules.algorithm import NAMED, bounds, choices_of, combinations, essence, staleness
+from vime.preflight.rules.objective import NAMED, bounds, choices_of, combinations, essence, staleness
 from vime.preflight.validation import find_problems
 
 CLUSTERS = ("one_node", "two_nodes")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vime.config import RolloutConfig, RunConfig
-from vime.preflight.rules.rollout import own_producer
+from vime.preflight.rules.rollout_settings import own_producer
 
 PLAIN = "class Mine:\n    def __init__(self, config, source, runner): ...\n    async def batch(self, version): ...\n"
 RESUMABLE = f"{PLAIN}    def state(self): ...\n    def load(self, state): ...\n"

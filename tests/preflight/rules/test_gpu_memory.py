@@ -14,7 +14,7 @@ from vime.memory.processes import (
 from vime.memory.sync import sync_memory
 from vime.model.size import num_parameters
 from vime.preflight.compose import compose_run
-from vime.preflight.rules.memory import at_a_sync, trainer_fits
+from vime.preflight.rules.gpu_memory import at_a_sync, trainer_fits
 
 ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")
 SHARE = "serving.models.actor.gpu_memory_utilization"

@@ -188,7 +188,7 @@ def weight_transfer(config: RunConfig) -> list[Problem]:
     return [Problem(key="cluster.weight_transfer", value=way.value, remedy=reason)] if reason else []
 
 
-def turns(config: RunConfig) -> list[Problem]:
+def colocation(config: RunConfig) -> list[Problem]:
     """Trainer and servers that share GPUs take turns, so training is synchronous, and they are not kept for a next run."""
     if not takes_turns(config):
         return []

@@ -15,7 +15,7 @@ from vime.cluster.ports import why_silent
 from vime.config import RunConfig
 from vime.errors import ConfigError
 from vime.preflight.compose import compose_run
-from vime.preflight.rules import machine
+from vime.preflight.rules import machine_requirements
 from vime.preflight.validation import find_problems
 
 PLAN = ("+method=memagent", "mode=plan")
@@ -23,7 +23,7 @@ PLAN = ("+method=memagent", "mode=plan")
 
 def problem(config: RunConfig) -> str:
     """The problem of an address."""
-    return "\n".join(map(str, machine.ray_answers(config)))
+    return "\n".join(map(str, machine_requirements.ray_answers(config)))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def ray_like() -> Iterator[str]:
 def test_a_ray_that_answers_is_no_problem(ray_like: str, config: RunConfig):
     for address in (ray_like, f"ray://{ray_like}", ray_like.replace("127.0.0.1", "localhost")):
         config.cluster.ray_address = address
-        assert machine.ray_answers(config) == []
+        assert machine_requirements.ray_answers(config) == []
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "localhost:9", "no-such-host.invalid:6379", "ray://127.0.0.1:9"])
@@ -95,7 +95,7 @@ def test_what_is_no_address_is_said(address: str, config: RunConfig):
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"", None])
 def test_another_program_on_the_port_is_no_ray(answer: bytes | None, config: RunConfig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(machine, "why_silent", lambda host, port: why_silent(host, port, seconds=0.5))
+    monkeypatch.setattr(machine_requirements, "why_silent", lambda host, port: why_silent(host, port, seconds=0.5))
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -126,21 +126,21 @@ def test_auto_is_the_cluster_of_this_machine_and_refused_without_one(
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9")
     assert "no Ray answers there" in problem(config)
     monkeypatch.setenv("RAY_ADDRESS", ray_like)
-    assert machine.ray_answers(config) == []
+    assert machine_requirements.ray_answers(config) == []
 
 
 @pytest.mark.parametrize("path", ["/home/o'brien/.venv/bin/python", "/srv/a\\b/python", '/my (v1) [é] "x"/python'])
 def test_an_interpreter_that_ray_cannot_start_is_refused(path: str, config: RunConfig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.executable", path)
-    refused = machine.interpreter(config)
+    refused = machine_requirements.interpreter(config)
     assert [found.value for found in refused] == ([path] if set(path) & {"'", "\\"} else [])
     config.cluster.ray_address = "10.0.0.7:6379"  # whose workers have an interpreter of their own
-    assert machine.interpreter(config) == []
+    assert machine_requirements.interpreter(config) == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_another_user_is_refused():
-    assert machine.why_not_made(Path("/root/run")) is not None
+    assert machine_requirements.why_not_made(Path("/root/run")) is not None
 
 
 @pytest.mark.parametrize(
@@ -155,13 +155,13 @@ def test_a_folder_of_another_user_is_refused():
 def test_servers_whose_caches_exceed_the_free_memory_of_the_host_are_refused_by_name(
     words: list[str], named: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(machine, "memory_bytes", lambda: 20 * 2**30)
-    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 12 * 2**30)
+    monkeypatch.setattr(machine_requirements, "memory_bytes", lambda: 20 * 2**30)
+    monkeypatch.setattr(machine_requirements, "available_memory_bytes", lambda: 12 * 2**30)
     usual = compose_run(["+method=memagent", "cluster=laptop"]).config
     config = compose_run(["+method=memagent", "cluster=laptop", *words]).config
 
     judged = compose_run(["+method=memagent", "cluster=laptop", "+serving.models.judge.checkpoint=some/model"]).config
-    assert machine.host_memory(usual) == machine.host_memory(judged) == []
-    (found,) = machine.host_memory(config)
+    assert machine_requirements.host_memory(usual) == machine_requirements.host_memory(judged) == []
+    (found,) = machine_requirements.host_memory(config)
     assert found.key == f"serving.models.{named}.gpu_memory_utilization"
     assert "0.60 is free" in found.remedy
