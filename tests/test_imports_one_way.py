@@ -22,7 +22,7 @@ FLOORS = (
     {"config"},
     {"hooks"},
     {"algorithm", "cluster", "files", "grading", "model", "tiny", "trajectory"},
-    {"checkpoint", "data", "memory", "processes"},
+    {"run_checkpoints", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"inside_vllm"},
     {"report", "runtime", "serving", "trainer"},

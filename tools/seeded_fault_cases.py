@@ -150,7 +150,7 @@ FAULTS: tuple[Fault, ...] = (
         file="vime/files/folders.py",
         old="if not folder.exists():",
         new="if folder.exists():",
-        tests=("tests/test_checkpoint.py",),
+        tests=("tests/test_run_checkpoints.py",),
     ),
     Fault(
         file="vime/gateway/session.py",

@@ -12,7 +12,6 @@ from typing import Any
 
 from vime.algorithm.algorithm import Algorithm
 from vime.batches import Batches, DemonstrationBatches, Lesson, Rollouts, lesson_of
-from vime.checkpoint import newest_driver
 from vime.cluster.placement import takes_turns
 from vime.config import AlgorithmName, Before, RolloutDetail, RunConfig
 from vime.data.overlap import check_overlap
@@ -23,6 +22,7 @@ from vime.evaluation.evaluator import Evaluator
 from vime.hooks import load_hook
 from vime.orchestration.journal import Journal
 from vime.preflight.compose import Composed
+from vime.run_checkpoints import newest_driver
 from vime.run_output import RunOutput
 from vime.step_clock import StepClock
 from vime.system import Training, evaluation, supervised, training

@@ -6,12 +6,12 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from vime.checkpoint import CHECKPOINTS
 from vime.config import Mode, RunConfig
 from vime.errors import VimeError
 from vime.files.command_line import command, setting
 from vime.files.jsonl import write_text
 from vime.files.provenance import override_without_secret, without_secret_text
+from vime.run_checkpoints import CHECKPOINTS
 
 ENDED = "ended.json"
 INTERRUPTED = "interrupted"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from vime import checkpoint
-from vime.checkpoint import Checkpoints
+from vime import run_checkpoints
 from vime.config import TrainerConfig
 from vime.errors import CheckpointError, TrainingError
+from vime.run_checkpoints import Checkpoints
 
 
 class Trainer:
@@ -47,7 +47,7 @@ class Trainer:
 
 @pytest.fixture(autouse=True)
 def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vime.checkpoint.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("vime.run_checkpoints.POLL_SECONDS", 0.001)
 
 
 def open_checkpoints(folder: Path, trainer: Trainer, said: list[str] | None = None, **settings) -> Checkpoints:
@@ -231,7 +231,7 @@ async def test_a_driver_that_cannot_be_written_leaves_the_trainer_free_for_the_n
 
     checkpoints = open_checkpoints(tmp_path, Counting(), said, stop_on_failed_save=False)
     with monkeypatch.context() as patch:
-        patch.setattr("vime.checkpoint._write_driver", full)
+        patch.setattr("vime.run_checkpoints._write_driver", full)
         await checkpoints.save(step=1, driver={})
     assert len(finished) == 1 and "No space left" in said[0]
     await save_all(checkpoints, 2)
@@ -239,13 +239,13 @@ async def test_a_driver_that_cannot_be_written_leaves_the_trainer_free_for_the_n
 
 
 async def test_the_event_loop_turns_while_the_drivers_state_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    turned, write = threading.Event(), checkpoint._write_driver
+    turned, write = threading.Event(), run_checkpoints._write_driver
 
     def slowly(*arguments: Any) -> None:
         assert turned.wait(10), "the loop did not turn"
         write(*arguments)
 
-    monkeypatch.setattr(checkpoint, "_write_driver", slowly)
+    monkeypatch.setattr(run_checkpoints, "_write_driver", slowly)
     checkpoints = open_checkpoints(tmp_path, Trainer())
     saving = asyncio.create_task(checkpoints.save(step=1, driver={"buffer": {"slots": {"0": [1]}}}))
     await asyncio.sleep(0)
@@ -256,7 +256,7 @@ async def test_the_event_loop_turns_while_the_drivers_state_is_written(tmp_path:
 
 
 async def test_at_the_end_of_a_run_it_is_the_trainer_that_waits_for_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("vime.checkpoint.POLL_SECONDS", 600.0)
+    monkeypatch.setattr("vime.run_checkpoints.POLL_SECONDS", 600.0)
     trainer = Trainer()
     checkpoints = open_checkpoints(tmp_path, trainer)
     trainer.hold()
