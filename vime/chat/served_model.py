@@ -21,7 +21,7 @@ from vime.serving.client import check_room
 from vime.trajectory.aside import aside
 from vime.trajectory.messages import ASSISTANT
 from vime.trajectory.plain_text import render
-from vime.trajectory.trajectory import Call, Prompt, Trajectory, call_key
+from vime.trajectory.trajectory import Call, CallPrompt, Trajectory, call_key
 from vime.types import Column, Integers, Message, Sampling, Turn
 
 HEARD_TOKENS = 4
@@ -108,7 +108,7 @@ class ServedModel:
         body: dict[str, Any] | None = None,
     ) -> Call:
         """The call of an endpoint with a chat API; `body` holds further fields of the request. Raises what `chat` raises."""
-        call = self._begin(Prompt.behind(None, []))
+        call = self._begin(CallPrompt.behind(None, []))
         with self.trace.span(self.name, kind="generation"):
             sampling = self.sampling | (body or {})
             turn = await self.client.chat(messages, max_tokens=max_tokens, tools=tools, sampling=sampling)
@@ -132,7 +132,7 @@ class ServedModel:
 
     async def call(
         self,
-        prompt: Prompt,
+        prompt: CallPrompt,
         *,
         max_tokens: int,
         stop: tuple[str, ...] = (),
@@ -199,7 +199,7 @@ class ServedModel:
         """The arguments of the chat template besides the messages."""
         return self.chat_template_args | ({"tools": tools} if tools else {})
 
-    def _begin(self, prompt: Prompt) -> Call:
+    def _begin(self, prompt: CallPrompt) -> Call:
         return self.trajectory.begin(
             prompt, model=self.name, tokenizer=self.tokenizer, trained=self.trained, attempt=self.attempt
         )
