@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from agentic.coding import tools
+from agentic.coding.agent_result import AgentResult, Ending
 from agentic.coding.config import CodingLimits
 from agentic.coding.prompts import Wording
 from agentic.coding.tools import Toolbox
-from agentic.coding.work import Ending, Work
 from vime.agent.workspace.contract import WorkspaceLike
 from vime.chat.agent_clock import AgentClock
 from vime.chat.request import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused
@@ -46,13 +46,13 @@ class CodingAgent:
     used: Counter[str] = field(default_factory=Counter)
     """Calls by tool, including those of sub-agents."""
 
-    async def solve(self, statement: str) -> Work:
+    async def solve(self, statement: str) -> AgentResult:
         """Changes the repository until the agent submits, or a limit is reached."""
         offered = tools.ALL if self.limits.explorer_turns else [tool for tool in tools.ALL if tool is not tools.EXPLORE]
         role = self._role(self.wording.system, self.wording.task.format(statement=statement), offered, self.limits.turns)
         role.toolbox.explore = self._explore
         ending, _ = await self._work(role)
-        return Work(
+        return AgentResult(
             ending=ending, about={"turns": self.num_turns, "summaries": self.num_summaries, "tool_calls": dict(self.used)}
         )
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from agentic.coding.agent_result import Ending
 from agentic.coding.config import OWN, CodingConfig
 from agentic.coding.prompts import FULL
 from agentic.coding.tiny.task import generate_rows
-from agentic.coding.work import Ending
 from vime.config import PromptStyle, RunConfig
 from vime.data.split import Split
 from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply

@@ -33,7 +33,7 @@ from vime.types import Group, Prompt, Rollout
 from vime.workers import black_box
 from vime.workers.black_box import BlackBox
 from vime.workers.group_hooks import run_group_function, score_group
-from vime.workers.group_run import GroupRun, Progress, Resampled
+from vime.workers.group_run import GroupProgress, GroupRun, Resampled
 from vime.workers.isolation import Hooks, run_rollout, template_of
 from vime.workers.served import MakeClient, ServedModels
 from vime.workers.several_runs import SeveralRuns
@@ -165,7 +165,7 @@ class RolloutWorker:
         num_rollouts: int,
         version: int,
         num_wanted: int | None = None,
-        progress: Progress | None = None,
+        progress: GroupProgress | None = None,
     ) -> Group:
         """The rollouts of one prompt for training, once `num_wanted` of `num_rollouts` have ended (all by default).
 
@@ -222,7 +222,7 @@ class RolloutWorker:
             baseline=parsed.model,
         )
 
-    async def progress(self) -> dict[int, Progress]:
+    async def progress(self) -> dict[int, GroupProgress]:
         """The progress of all unfinished groups, by slot."""
         return {slot: group_run.progress() for slot, group_run in self._groups.items()}
 

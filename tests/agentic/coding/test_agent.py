@@ -7,10 +7,10 @@ import pytest
 
 from agentic.coding import tools
 from agentic.coding.agent import CodingAgent
+from agentic.coding.agent_result import AgentResult, Ending
 from agentic.coding.config import CodingLimits
 from agentic.coding.prompts import FULL, TINY
 from agentic.coding.tools import shortened
-from agentic.coding.work import Ending, Work
 from tests.agentic.coding.scripted import MemoryBox, Reply, ScriptedSession
 from vime.chat.agent_clock import AgentClock
 from vime.chat.request import CONTEXT_FULL, ChatRequest, Refused
@@ -18,7 +18,7 @@ from vime.chat.request import CONTEXT_FULL, ChatRequest, Refused
 SUBMIT: Reply = ("submit", {})
 
 
-async def played(session: ScriptedSession, box: MemoryBox | None = None, **limits: Any) -> Work:
+async def played(session: ScriptedSession, box: MemoryBox | None = None, **limits: Any) -> AgentResult:
     box, bounds = box or MemoryBox(), CodingLimits(**limits)
     agent: Any = CodingAgent
     return await agent(session=session, box=box, clock=AgentClock(), limits=bounds, wording=FULL).solve("It fails.")

@@ -8,9 +8,9 @@ import pytest
 
 import agentic.coding
 from agentic.coding.agent import CodingAgent
+from agentic.coding.agent_result import Ending
 from agentic.coding.config import CodingLimits
 from agentic.coding.prompts import FULL
-from agentic.coding.work import Ending
 from tests.agentic.coding.scripted import MemoryBox, Reply, message_of
 from vime.algorithm.batch import build_updates
 from vime.algorithm.policy_gradient import PolicyGradient

@@ -1,4 +1,4 @@
-"""`Work`: the result of an agent's work in a workspace, and why it ended."""
+"""`AgentResult`: the result of an agent's work in a workspace, and why it ended."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,8 +20,8 @@ class Ending(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """The work of an agent. Example: `Work(ending=Ending.SUBMITTED, about={"turns": 4})`."""
+class AgentResult:
+    """The result of an agent. Example: `AgentResult(ending=Ending.SUBMITTED, about={"turns": 4})`."""
 
     ending: Ending
     about: dict[str, Any] = field(default_factory=dict)
