@@ -19,7 +19,7 @@ from bench_rows import ROOT
 from step_case import MAX_POSITIONS, StepCase
 from trainer_case import LR, MAX_TOKENS, SHAPES
 
-from vime.batches import Rollouts
+from vime.batches import RolloutBatches
 from vime.loop import train_step
 from vime.preflight.compose import compose_run
 from vime.preflight.validation import find_problems
@@ -81,7 +81,7 @@ class Ours:
     def __init__(self, output: RunOutput, system: Training, *, not_ours: Collection[int]) -> None:
         self._output, self.system, self.not_ours = output, system, not_ours
         self._version = 0
-        self._batches: Rollouts | None = None
+        self._batches: RolloutBatches | None = None
 
     async def begin(self, case: StepCase, *, staleness: int) -> None:
         """Work for the next steps."""
@@ -90,7 +90,7 @@ class Ours:
         config = replace(config, rollout=replace(config.rollout, max_staleness=staleness))
         source, bar = Source(case, first=self._version * MANY_STEPS), self._output.console.rollouts
         workers = self.system.agents.workers
-        self._batches = Rollouts(config, source, workers, journal=None, state=None, version=self._version, bar=bar)
+        self._batches = RolloutBatches(config, source, workers, journal=None, state=None, version=self._version, bar=bar)
 
     async def step(self, *, num_left: int = 1) -> Step:
         """The next step; nothing is generated ahead that the `num_left` next ones, this one included, would not train."""

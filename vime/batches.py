@@ -87,7 +87,7 @@ class ProgressBar(Protocol):
     def advance(self) -> None: ...
 
 
-class Rollouts:
+class RolloutBatches:
     """Batches of rollouts: groups from the producer."""
 
     def __init__(

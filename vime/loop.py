@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from vime.algorithm.algorithm import Algorithm
-from vime.batches import Batches, DemonstrationBatches, Lesson, Rollouts, lesson_of
+from vime.batches import Batches, DemonstrationBatches, Lesson, RolloutBatches, lesson_of
 from vime.cluster.placement import takes_turns
 from vime.config import AlgorithmName, Before, RolloutDetail, RunConfig
 from vime.data.overlap import check_overlap
@@ -87,7 +87,7 @@ async def _train(source: Any, output: RunOutput) -> None:
         if first_step == 0 and config.evaluation.before is Before.full:
             await output.evaluate_before(evaluator)
         buffer = state["buffer"] if state is not None else None
-        batches = Rollouts(
+        batches = RolloutBatches(
             config, source, system.agents.workers, journal=journal, state=buffer, version=first_step, bar=console.rollouts
         )
         try:

@@ -12,7 +12,7 @@ from agentic.coding import tools
 from agentic.coding.agent_result import AgentResult, Ending
 from agentic.coding.config import CodingLimits
 from agentic.coding.prompts import Wording
-from agentic.coding.tools import Toolbox
+from agentic.coding.tools import RepositoryTools
 from vime.agent.workspace.contract import WorkspaceLike
 from vime.chat.agent_clock import AgentClock
 from vime.chat.request import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused
@@ -27,7 +27,7 @@ class Role:
 
     system: str
     task: str
-    toolbox: Toolbox
+    toolbox: RepositoryTools
     offered: list[dict]
     max_turns: int
 
@@ -58,7 +58,7 @@ class CodingAgent:
 
     def _role(self, system: str, task: str, offered: list[dict], max_turns: int) -> Role:
         names = tuple(tool["function"]["name"] for tool in offered)
-        box = Toolbox(
+        box = RepositoryTools(
             box=self.box,
             offered=names,
             command_seconds=self.limits.command_seconds,

@@ -44,10 +44,10 @@ def application(runs: Runs, *, token: str, port: int) -> Starlette:
     routes = [Route("/", _page("index.html")), Route("/pages/plotly.js", _plotly)]
     routes += [Route(f"/pages/{path.name}", _page(path.name)) for path in sorted(PAGES.iterdir()) if path.suffix in TYPES]
     routes += [Route(f"/api/{name}", _answer(function, runs)) for name, function in ROUTES.items()]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, cookie=f"vime_view_{port}")])
+    return Starlette(routes=routes, middleware=[Middleware(AccessGuard, token=token, cookie=f"vime_view_{port}")])
 
 
-class Guard:
+class AccessGuard:
     """Refuses requests without a token, other than GET, or for other host names; adds headers that keep pages harmless."""
 
     def __init__(self, app: ASGIApp, *, token: str, cookie: str) -> None:

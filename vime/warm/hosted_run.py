@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from vime.surroundings import private_folder
-from vime.warm.wire import Request, receive_answer, send_request
+from vime.warm.wire import RunRequest, receive_answer, send_request
 
 COMMAND = [sys.executable, "-m", "vime.warm.host", "--run", "vime.run.run"]
 END_SECONDS = 90.0
@@ -35,7 +35,7 @@ def run_on(connection: socket.socket, words: list[str], *, started: float | None
     SIGINT and SIGTERM interrupt the run; once it has ended, they are raised here again.
     """
     environment = psutil.Process().environ()  # as the program was started: libraries have set variables since
-    request = Request(words=words, environment=environment, started=time.time() if started is None else started)
+    request = RunRequest(words=words, environment=environment, started=time.time() if started is None else started)
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -88,7 +88,7 @@ def run_on_waiting_host(words: list[str]) -> int | None:
         ends = any(word.partition("=")[::2] == (KEEP_WARM, "0") for word in words)
         try:
             if ends:
-                send_request(connection, Request(words=[], ends_host=True), files=[0, 1, 2])
+                send_request(connection, RunRequest(words=[], ends_host=True), files=[0, 1, 2])
                 receive_answer(connection)
                 return None
             return _shown(run_on(connection, words))

@@ -57,7 +57,7 @@ class WorkerState:
     news: dict[int, dict[int, Rollout]] = field(default_factory=dict)
 
 
-class Places:
+class RolloutLimiter:
     """At most `limit` rollouts run at once within `async with places.taken(trace)`."""
 
     def __init__(self, limit: int) -> None:
@@ -107,7 +107,7 @@ class RolloutWorker:
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
-        self._places = Places(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
+        self._places = RolloutLimiter(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
         self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
         self._groups: dict[int, GroupRun] = {}
         self._work: dict[int, GroupRun] = {}

@@ -73,7 +73,7 @@ async def test_what_is_wrong_with_a_call_is_shown_to_the_agent(reply: Reply, sho
 
 async def test_arguments_that_are_not_json_or_no_object_are_shown_to_the_agent():
     for arguments in ('{"path": ', '["a"]', '"a"', "3"):
-        toolbox: Any = tools.Toolbox
+        toolbox: Any = tools.RepositoryTools
         box = toolbox(box=MemoryBox(), offered=("view",), command_seconds=1.0, result_characters=100)
         (message,) = await box.results([{"id": "1", "function": {"name": "view", "arguments": arguments}}])
         assert message["content"].startswith("error:"), arguments

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from vime.grading.workers import Workers
+from vime.grading.worker_processes import WorkerProcesses
 
 
 async def test_no_more_is_handed_over_than_processes_take_and_cancelled_callers_leave_nothing(monkeypatch: pytest.MonkeyPatch):
-    workers, release, begun = Workers("no.such.module", num_workers=2), threading.Event(), list[int]()
+    workers, release, begun = WorkerProcesses("no.such.module", num_workers=2), threading.Event(), list[int]()
 
     def call(request: dict[str, Any], seconds: float) -> str:
         begun.append(request["number"])

@@ -19,10 +19,10 @@ MAX_CALLS = 2_000
 """Calls after which a process is replaced, because its memory grows with each."""
 
 
-class Workers:
+class WorkerProcesses:
     """Processes of one module (`python -m MODULE`), which start when they are first needed.
 
-    Example: `await Workers("vime.grading.maths_worker", num_workers=2).call({"answer": "1", "gold": ["1"]}, seconds=6)`.
+    Example: `await WorkerProcesses("vime.grading.maths_worker", num_workers=2).call({"answer": "1", "gold": ["1"]}, seconds=6)`.
     """
 
     def __init__(self, module: str, *, num_workers: int) -> None:
