@@ -68,7 +68,7 @@ class Training(Learner):
         self.policy.trained_version = version
 
     def trainer_awake(self) -> AbstractAsyncContextManager[TrainerGroup]:
-        """The trainer for exclusive use, able to work even during the servers' turn on the GPUs (they sleep meanwhile)."""
+        """The trainer for exclusive use, able to work even while the servers have the GPUs (they sleep meanwhile)."""
         return self._colocation.awake()
 
     async def released(self) -> None:

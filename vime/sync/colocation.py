@@ -20,7 +20,7 @@ from vime.trainer.group import TrainerGroup
 class Colocation:
     """Tracks whether trainer or servers have the GPUs, and allows one user of the trainer at a time.
 
-    A run begins with the trainer's turn, servers asleep; `send` and then `to_servers` make it the servers'.
+    A run begins with the trainer on the GPUs, servers asleep; `send` and then `to_servers` hand them to the servers.
     """
 
     def __init__(self, serving: Serving, trainer: TrainerGroup, *, shared: bool) -> None:
@@ -37,7 +37,7 @@ class Colocation:
 
     @asynccontextmanager
     async def awake(self) -> AsyncIterator[TrainerGroup]:
-        """The trainer, able to work, for example to save; the side that had the turn gets it back, with the same weights."""
+        """The trainer, able to work, for example to save; the side that had the GPUs gets them back, with the same weights."""
         async with self._lock:
             if not self.shared or self._trainers:
                 yield self._trainer
