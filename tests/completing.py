@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.rollout.context import Context
 from vime.trajectory.trajectory import Trajectory
 from vime.types import Integers, Turn

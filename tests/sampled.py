@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from vime.trajectory.trajectory import Prompt, Trajectory
+from vime.trajectory.trajectory import CallPrompt, Trajectory
 from vime.types import Sample, Turn
 
 
 def sample_of(template: Sample, turn: Turn, **metadata: Any) -> Sample:
     """The sequence of a rollout in which this turn alone was sampled."""
     trajectory = Trajectory()
-    trajectory.begin(Prompt.behind(None, turn.prompt_ids), model="actor").finish(turn, turn.message or {"content": "-"})
+    trajectory.begin(CallPrompt.behind(None, turn.prompt_ids), model="actor").finish(turn, turn.message or {"content": "-"})
     return trajectory.samples(template, metadata)[0]

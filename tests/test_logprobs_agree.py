@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vime.data.rows import to_prompt
+from vime.data.dataset import to_prompt
 from vime.preflight.compose import compose_run
 from vime.system import training
 from vime.types import Sample

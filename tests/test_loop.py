@@ -20,7 +20,7 @@ from vime.types import Sample
 
 
 class Parts:
-    """Session, system and batches at once; remembers what happened to the trainer and the servers."""
+    """Output, system and batches at once; remembers what happened to the trainer and the servers."""
 
     usage, algorithm = None, Algorithm(RunConfig())
 
@@ -95,14 +95,14 @@ class Parts:
 
 
 class OfBatches(Parts):
-    """The batches' state, beside that of the session."""
+    """The batches' state, beside that of the output."""
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:  # type: ignore[override]
         return {"buffer": (step, oldest_step)}
 
 
-class OfSession(Parts):
-    """The session's state."""
+class OfOutput(Parts):
+    """The output's state."""
 
     def state(self) -> dict[str, Any]:
         return {"totals": len(self.happened)}
@@ -131,13 +131,13 @@ async def two_steps(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
     config = compose_run(["+method=memagent", "mode=plan", "trainer.save_every=2", "trainer.num_steps=4", *words]).config
     parts = Parts(config)
     system: Any = parts
-    session: Any = OfSession(config)
+    output: Any = OfOutput(config)
     batches: Any = OfBatches(config)
-    session.happened = batches.happened = parts.happened
+    output.happened = batches.happened = parts.happened
     monkeypatch.setattr(loop, "StepClock", Clock)
     for step in range(2):
-        await loop.train_step(session, system, batches, step)
-        await loop.save_if_due(session, system, batches, step + 1)
+        await loop.train_step(output, system, batches, step)
+        await loop.save_if_due(output, system, batches, step + 1)
     return parts.happened
 
 
@@ -182,13 +182,13 @@ class Pins:
 def evaluations(*words: str) -> list[int]:
     """The steps after which an evaluation runs beside the next batch."""
     config = compose_run(["+method=memagent", "mode=plan", "trainer.num_steps=4", *words]).config
-    session: Any = SimpleNamespace(config=config, has_evaluated=lambda step: False)
+    output: Any = SimpleNamespace(config=config, has_evaluated=lambda step: False)
     evaluator: Any = None
     found = []
     for step in range(4):
         pin = Pins()
         system: Any = SimpleNamespace(config=config, pin=pin)
-        loop._evaluate_during(session, system, evaluator, step)
+        loop._evaluate_during(output, system, evaluator, step)
         found += [step] * pin.started
     return found
 
@@ -220,10 +220,10 @@ def test_steps_that_train_no_token_are_said_and_two_in_a_row_end_the_run(
     steps: list[dict[str, float]], num_warnings: int, ends: bool
 ):
     warnings: list[str] = []
-    session: Any = SimpleNamespace(num_empty_steps=0, console=SimpleNamespace(warn=warnings.append))
+    output: Any = SimpleNamespace(num_empty_steps=0, console=SimpleNamespace(warn=warnings.append))
     with pytest.raises(TrainingError, match="2 steps without a trained token") if ends else nullcontext():
         for step, metrics in enumerate(steps):
-            loop.check_trained(session, step, metrics)
+            loop.check_trained(output, step, metrics)
     assert len(warnings) == num_warnings
     assert all("without a trained token" in warning for warning in warnings)
 

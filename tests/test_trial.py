@@ -22,7 +22,7 @@ from vime.errors import ConfigError
 from vime.inside_vllm.forced_tokens import FORCED
 from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.rules.method import trial
-from vime.rehearsal.script import Asked, Rehearsal, Reply, WrittenScript
+from vime.rehearsal.script import Asked, Rehearsal, ScriptedReply, WrittenScript
 from vime.rehearsal.scripted_client import UNSCRIPTED, ScriptedClients
 from vime.report.transcript import ShownCall
 from vime.serving.endpoint import Endpoint
@@ -131,9 +131,9 @@ def test_each_call_of_a_model_takes_its_next_line(tmp_path: Path) -> None:
     script = WrittenScript(replies_of(tmp_path, '"one"', "", '{"text": "two", "cut": true}', '{"error": "lost"}'))
     asked = Asked(model="actor", prompt="?", session="s", turn=0, max_tokens=8)
     assert [script.reply(asked) for _ in range(3)] == [
-        Reply(text="one"),
-        Reply(text="two", cut=True),
-        Reply(text="", error="lost"),
+        ScriptedReply(text="one"),
+        ScriptedReply(text="two", cut=True),
+        ScriptedReply(text="", error="lost"),
     ]
     assert "has 3 replies of actor: add one more" in script.reply(asked).error
 

@@ -22,7 +22,7 @@ from typing import Any
 from bench_rows import Result, circumstances
 from client_environments import AGENT_LIGHTNING, AGENT_LIGHTNING_SERVER, ROOT
 
-from vime.report.metrics import curves, read_metrics
+from vime.report.metrics_file import curves, read_metrics
 
 SIDE = ROOT / "tools" / "agent_lightning_side.py"
 TASK = ["+experiment=database_tiny", "rollout.num_prompts=6", "evaluation.rows=[]"]

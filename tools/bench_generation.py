@@ -33,7 +33,7 @@ from agentic.memagent.prompts import MEMORY_PROMPT, NO_MEMORY
 from agentic.memagent.tiny.task import generate_rows
 from vime.config import RunConfig
 from vime.preflight.compose import compose_run
-from vime.report.machine import matrix_product_rate
+from vime.report.machine_description import matrix_product_rate
 from vime.runtime import Runtime
 from vime.serving import flags, programs
 from vime.workers.agents import launched

@@ -70,7 +70,7 @@ async def idle(seconds: float) -> float:
 
 async def measure(tokenizer: Any, *, num_tokens: int, num_turns: int) -> Gaps:
     """Gaps during the turns of one conversation."""
-    from vime.chat.model import ServedModel
+    from vime.chat.served_model import ServedModel
     from vime.types import Sample
 
     made = [tokenizer.encode(long_text(num_tokens), add_special_tokens=False)[: num_tokens - 1] for _ in range(num_turns)]

@@ -101,7 +101,7 @@ def markdown(result: Result) -> str:
 
 def circumstances(result: Result) -> list[str]:
     """Date, commit, command and machine of this run, as lines."""
-    from vime.report.machine import describe_machine, matrix_product_rate
+    from vime.report.machine_description import describe_machine, matrix_product_rate
 
     machine: dict[str, Any] = describe_machine()
     rates = f"{machine['matmul_gflops_float32']:.0f} GFLOP/s in float32, {matrix_product_rate(dtype='bfloat16'):.0f} in bfloat16"

@@ -31,7 +31,7 @@ from step_case import SINGLE, TOOLS, StepCase, draw_case, write_case
 from step_ours import Ours, Step, cpu_times, running, spent_since
 from trainer_case import flops
 
-from vime.report.machine import matrix_product_rate
+from vime.report.machine_description import matrix_product_rate
 
 TOOLS_FOLDER = Path(__file__).resolve().parent
 PRECISIONS = {"float32": "float32", "bfloat16": "defaults"}

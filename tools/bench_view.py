@@ -20,8 +20,8 @@ from typing import Any
 from bench_rows import Result, add_options, finish
 
 from vime.files.jsonl import write_lines, write_text
-from vime.view.index import Index
 from vime.view.query import Filters, facets, find
+from vime.view.rollout_index import RolloutIndex
 
 PER_STEP, GROUP_SIZE, NUM_TURNS = 500, 10, 4
 SYLLABLES = [consonant + vowel for consonant in "bdfklmnrs" for vowel in "aeio"]
@@ -123,9 +123,9 @@ def words(dice: random.Random, count: int) -> str:
 
 def measure(folder: Path) -> list[tuple[str, float, float | None, str]]:
     """Indexes a folder and searches in it: rows of name, value, limit and unit."""
-    index = Index(folder)
+    index = RolloutIndex(folder)
     index.path.unlink()
-    index = Index(folder)
+    index = RolloutIndex(folder)
     started = time.monotonic()
     index.update()
     seconds = time.monotonic() - started
@@ -157,7 +157,7 @@ def measure(folder: Path) -> list[tuple[str, float, float | None, str]]:
     return found
 
 
-def timed(index: Index, filters: Filters, sort: str) -> tuple[float, int]:
+def timed(index: RolloutIndex, filters: Filters, sort: str) -> tuple[float, int]:
     """Seconds of a search on a new connection, and how many it found."""
     with closing(index.connection()) as database:
         started = time.monotonic()

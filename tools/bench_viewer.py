@@ -25,7 +25,7 @@ from bench_rows import Result, add_options, finish
 
 from vime.loop import train
 from vime.preflight.compose import compose_run
-from vime.session import Session
+from vime.run_output import RunOutput
 from vime.trainer.group import TrainerGroup
 
 CHROMIUM = "/usr/bin/chromium"
@@ -119,13 +119,13 @@ def train_side(run: Path, side: str, num_steps: int) -> None:
     seen: list[dict[str, float]] = []
     parts: dict[str, list[float]] = {part: [] for part in PARTS}
     TrainerGroup.read = timed(TrainerGroup.read, parts[FETCHING])  # type: ignore[method-assign]
-    save = timed(Session.save_rollouts, parts[WRITING])
+    save = timed(RunOutput.save_rollouts, parts[WRITING])
 
     async def noted(*arguments: Any, **options: Any) -> None:
         await save(*arguments, **options)
         seen.append({"step": time.monotonic(), **cpu_seconds()})
 
-    Session.save_rollouts = noted  # type: ignore[method-assign]
+    RunOutput.save_rollouts = noted  # type: ignore[method-assign]
     train(compose_run([*WORDS, *SIDES[side], f"trainer.num_steps={num_steps}", f"output_dir={run}"]))
     first, last = seen[FIRST - 1], seen[-1]
     spent = {name: (last[name] - first[name]) / (len(seen) - FIRST) for name in first}

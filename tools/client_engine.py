@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.serving.reply import Listener
 from vime.types import Turn
 

@@ -26,9 +26,9 @@ from client_engine import ScriptedModel
 from fetch_qwen3_tokenizer import fetched
 
 from vime.agent.command import run_command
-from vime.chat.reading import Reader
+from vime.chat.reply_reader import ReplyReader
 from vime.errors import SampleError, ServerError, describe
-from vime.gateway.server import Gateway
+from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession
 from vime.surroundings import settle
 from vime.types import Sample, Turn
@@ -97,7 +97,7 @@ async def try_case(case: Case, gateway: Gateway, make_model: MakeModel, *, engin
     with tempfile.TemporaryDirectory(prefix="vime-client-") as name:
         folder = Path(name)
         model = make_model(case, folder)
-        reader = Reader(model.tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
+        reader = ReplyReader(model.tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
         session = AgentSession(model=model.served(), reader=reader, constrains=case.constrains, refuses=case.refuses)
         gateway.open(session)
         command = case.command(session, folder, here=here)

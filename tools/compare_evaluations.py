@@ -17,14 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 from vime.report.items import Evaluation, read_evaluation
-from vime.report.paired import Comparison, compare
+from vime.report.paired import PairedComparison, compare
 from vime.report.summary import IncompleteRunError
 from vime.surroundings import settle
 
 SCORES = ("strict", "lenient")
 WIDTH = 130
 """Columns of the table if the output is not a terminal."""
-Comparisons = dict[tuple[str, str], Comparison]
+Comparisons = dict[tuple[str, str], PairedComparison]
 
 
 def read_side(text: str) -> tuple[Evaluation, str]:

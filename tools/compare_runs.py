@@ -21,14 +21,14 @@ from rich.table import Table
 from vime.evaluation.conditions import LABELS, label_of
 from vime.report.charts import Series, line_chart, number_text
 from vime.report.html import write_page
-from vime.report.metrics import Curve, curves, read_metrics
+from vime.report.metric_units import unit_of
+from vime.report.metrics_file import Curve, curves, read_metrics
 from vime.report.run_directory import find_runs, read_config
 from vime.report.sections import chart_grid
 from vime.report.settings import differences, flatten, sweep_names
 from vime.report.step_line import duration
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, score_text
-from vime.report.units import unit_of
 from vime.surroundings import settle
 
 REWARD = "reward/mean"

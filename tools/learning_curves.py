@@ -21,9 +21,9 @@ from rich.console import Console
 from svg_chart import standalone_chart
 
 from vime.config import AlgorithmName
-from vime.preflight.rules.algorithm import NAMED
+from vime.preflight.rules.objective import NAMED
 from vime.report.charts import Series
-from vime.report.metrics import curves, read_metrics
+from vime.report.metrics_file import curves, read_metrics
 
 RUNS = Path("outputs/learning_curves")
 START = RUNS / "start"

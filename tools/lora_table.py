@@ -20,8 +20,8 @@ from vime.evaluation.conditions import TRAINED
 from vime.files.jsonl import write_text
 from vime.memory.processes import trainer_memory
 from vime.preflight.compose import compose_run
-from vime.report.metrics import read_metrics
-from vime.report.results import OurRun, read_our_run
+from vime.report.metrics_file import read_metrics
+from vime.report.results_page import OurRun, read_our_run
 from vime.surroundings import settle
 
 MIB = 2**20

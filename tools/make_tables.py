@@ -21,7 +21,7 @@ from score_figure import score_figure
 
 from vime.files.jsonl import write_text
 from vime.report.charts import number_text
-from vime.report.results import NOT_RUN, build_page, read_our_run, read_published
+from vime.report.results_page import NOT_RUN, build_page, read_our_run, read_published
 from vime.report.run_directory import find_runs, read_config
 from vime.report.summary import IncompleteRunError
 from vime.surroundings import settle

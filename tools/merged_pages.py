@@ -12,7 +12,7 @@ LISTS = ("small", "logs", "curves", "runs")
 def merged(page: dict[str, Any], earlier: dict[str, Any] | None) -> dict[str, Any]:
     """`page` with the runs of the page that was there before; a run that both have is the new one.
 
-    Both are as `vime.report.results.build_page` makes them, the earlier one `with_commands`.
+    Both are as `vime.report.results_page.build_page` makes them, the earlier one `with_commands`.
     """
     if earlier is None:
         return page

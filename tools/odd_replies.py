@@ -27,9 +27,9 @@ from fetch_qwen3_tokenizer import fetched
 from odd_grammar import Odd, odd_reply
 from odd_protocols import PROTOCOLS, Shown
 
-from vime.chat.model import ServedModel
-from vime.chat.reading import Reader
-from vime.gateway.server import Gateway
+from vime.chat.reply_reader import ReplyReader
+from vime.chat.served_model import ServedModel
+from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession
 from vime.model.load_tokenizer import load_tokenizer
 from vime.serving.reply import Listener
@@ -135,7 +135,7 @@ class Bench:
 
     def __init__(self, http: aiohttp.ClientSession, gateway: Gateway) -> None:
         self._http, self._gateway = http, gateway
-        self._made: dict[str, tuple[Any, Reader]] = {}
+        self._made: dict[str, tuple[Any, ReplyReader]] = {}
 
     async def conversation(self, setup: Setup, odds: list[Odd], seed: int, found: Findings) -> None:
         """Plays one conversation by all protocols, whole and streamed, and compares the shown replies."""
@@ -173,7 +173,7 @@ class Bench:
                 if one != other:
                     found.problems.append(f"{setup.name}, {name}, seed {seed}: {odd.text!r}: whole {one}, streamed {other}")
 
-    def _of(self, setup: Setup) -> tuple[Any, Reader]:
+    def _of(self, setup: Setup) -> tuple[Any, ReplyReader]:
         if setup.name not in self._made:
             tokenizer = load_tokenizer(fetched())
             if setup.chat_template:
@@ -181,7 +181,7 @@ class Bench:
                 tokenizer.add_special_tokens(
                     {"additional_special_tokens": ["<|python_tag|>"]}, replace_extra_special_tokens=False
                 )
-            reader = Reader(tokenizer, tool_parser=setup.tool_parser, reasoning_parser=setup.reasoning_parser)
+            reader = ReplyReader(tokenizer, tool_parser=setup.tool_parser, reasoning_parser=setup.reasoning_parser)
             self._made[setup.name] = (tokenizer, reader)
         return self._made[setup.name]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agentic.calculator import ANSWER, CALCULATION
 from vime.config import RunConfig
-from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 
 ACTS = ("calculates", "wrong", "never_answers", "no_expression", "no_line")
 
@@ -22,13 +22,13 @@ class Calculator(Rehearsal):
             for name in paths
         }
 
-    def reply(self, asked: Asked) -> Reply:
+    def reply(self, asked: Asked) -> ScriptedReply:
         """The next line, by the act of the rollout."""
         act, gold = self.act(asked, ACTS), self.gold_of(asked.prompt)
         if act == "never_answers" or (act == "calculates" and not asked.turn):
-            return Reply(text=f"{CALCULATION} {gold} + 0 =")
+            return ScriptedReply(text=f"{CALCULATION} {gold} + 0 =")
         lines = {"wrong": f"{ANSWER} 1{gold}\n", "no_expression": f"{CALCULATION} nuts =", "no_line": "I count them.\n"}
-        return Reply(text=lines.get(act, f"{ANSWER} {gold}\n"))
+        return ScriptedReply(text=lines.get(act, f"{ANSWER} {gold}\n"))
 
     def expected(self) -> dict[str, list[str]]:
         """Calculations, answers and stop reasons."""

@@ -25,7 +25,7 @@ from vime.files.jsonl import write_text
 from vime.model.size import num_parameters
 from vime.preflight.compose import compose_run
 from vime.preflight.validation import find_problems
-from vime.report.results import NOT_RUN, read_published
+from vime.report.results_page import NOT_RUN, read_published
 from vime.surroundings import settle
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vime.data import files
+from vime.data import file_formats
 from vime.errors import ConfigError
 
 NUMBERED = (".all", ".train", ".dev", ".test")
@@ -17,13 +17,13 @@ class PreparationError(Exception):
 
 def holds_rows(path: str | Path) -> bool:
     """True if rows can be read from a file of this name."""
-    return Path(path).suffix in NUMBERED or files.kind_of(str(path)) is not None
+    return Path(path).suffix in NUMBERED or file_formats.kind_of(str(path)) is not None
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file. Raises `PreparationError` if it cannot be read as rows."""
     try:
-        yield from _numbered(path) if path.suffix in NUMBERED else files.read_rows(path, key="--from")
+        yield from _numbered(path) if path.suffix in NUMBERED else file_formats.read_rows(path, key="--from")
     except ConfigError as error:
         raise PreparationError(f"{path}: {'; '.join(problem.remedy for problem in error.problems)}") from error
 

@@ -165,9 +165,9 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
     """One batch as the training loop handles it."""
     from vime.algorithm.batch import build_updates
     from vime.algorithm.choice import algorithm_of
+    from vime.orchestration.batch_metrics import batch_metrics
     from vime.orchestration.buffer import Buffer
     from vime.orchestration.journal import Journal
-    from vime.orchestration.metrics import batch_metrics
     from vime.orchestration.producer import Producer
     from vime.trainer.group import TrainerGroup
 

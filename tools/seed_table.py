@@ -21,7 +21,7 @@ from vime.evaluation.conditions import label_of
 from vime.files.jsonl import write_text
 from vime.report.charts import Series
 from vime.report.columns import Items
-from vime.report.results import OurRun, read_our_run
+from vime.report.results_page import OurRun, read_our_run
 from vime.report.run_directory import find_runs
 from vime.report.summary import IncompleteRunError
 from vime.surroundings import settle

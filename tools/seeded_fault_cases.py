@@ -123,10 +123,10 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/data/test_source_and_buffer.py",),
     ),
     Fault(
-        file="vime/data/files.py",
+        file="vime/data/file_formats.py",
         old="if cells and len(cells) != len(names):",
         new="if cells and len(cells) < len(names):",
-        tests=("tests/data/test_files.py",),
+        tests=("tests/data/test_file_formats.py",),
     ),
     Fault(
         file="vime/evaluation/evaluator.py",
@@ -150,7 +150,7 @@ FAULTS: tuple[Fault, ...] = (
         file="vime/files/folders.py",
         old="if not folder.exists():",
         new="if folder.exists():",
-        tests=("tests/test_checkpoint.py",),
+        tests=("tests/test_run_checkpoints.py",),
     ),
     Fault(
         file="vime/gateway/session.py",
@@ -198,7 +198,7 @@ FAULTS: tuple[Fault, ...] = (
         file="vime/memory/processes.py",
         old="return TRAINER_RESERVE + sleepers * SLEEPER_RESERVE",
         new="return TRAINER_RESERVE + SLEEPER_RESERVE",
-        tests=("tests/preflight/rules/test_memory.py",),
+        tests=("tests/preflight/rules/test_gpu_memory.py",),
     ),
     Fault(
         file="vime/model/size.py",
@@ -243,16 +243,16 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/orchestration/test_journal.py",),
     ),
     Fault(
-        file="vime/preflight/rules/batch.py",
+        file="vime/preflight/rules/batch_sizes.py",
         old="trainer.evaluate_every % trainer.save_every:",
         new="trainer.save_every % trainer.evaluate_every:",
         tests=("tests/preflight/test_validation.py",),
     ),
     Fault(
-        file="vime/preflight/rules/memory.py",
+        file="vime/preflight/rules/gpu_memory.py",
         old="if needed + reserve <= limit:",
         new="if needed <= limit:",
-        tests=("tests/preflight/rules/test_memory.py",),
+        tests=("tests/preflight/rules/test_gpu_memory.py",),
     ),
     Fault(
         file="vime/processes/start_signs.py",
@@ -303,13 +303,13 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/retrieval/test_service.py",),
     ),
     Fault(
-        file="vime/reward_service/protocol.py",
+        file="vime/reward_service/wire_format.py",
         old='{entry["id"]: entry for entry in rewards}',
         new="dict(enumerate(rewards))",
         tests=("tests/reward_service/test_reward_service.py",),
     ),
     Fault(
-        file="vime/reward_service/client.py",
+        file="vime/reward_service/reward_client.py",
         old="60.0 / (rate * share) if",
         new="60.0 / rate * share if",
         tests=("tests/reward_service/test_reward_service.py",),
@@ -345,10 +345,10 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/sync/test_probe.py",),
     ),
     Fault(
-        file="vime/sync/turns.py",
+        file="vime/sync/colocation.py",
         old="await self._to_trainer(keep_weights=True)",
         new="await self._to_trainer(keep_weights=False)",
-        tests=("tests/sync/test_turns.py",),
+        tests=("tests/sync/test_colocation.py",),
     ),
     Fault(
         file="vime/tiny/demonstration.py",

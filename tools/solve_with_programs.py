@@ -26,7 +26,7 @@ from agentic.coding.generate import generate
 from agentic.coding.reward import reward
 from vime.agent.harness.versions import BY_NAME
 from vime.gateway.session import AgentSession
-from vime.gateway.sessions import Parsers, Sessions
+from vime.gateway.session_manager import Parsers, SessionManager
 from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Context, Sampling
@@ -60,7 +60,7 @@ SCRIPTS = {
 }
 
 
-class KeptSessions(Sessions):
+class KeptSessionManager(SessionManager):
     """Keeps the sessions that it opens, for the audit."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ async def solve(agent: str) -> Solved:
     settings = ["+method=coding", f"method.agent={agent}", "method.prompt_style=full", "method.limits.context_tokens=24576"]
     settings += ["method.limits.seconds=240", "method.limits.turn_tokens=4096", "mode=plan"]
     config = compose_run(settings).config
-    tokenizer, sessions = load_tokenizer(fetched()), KeptSessions()
+    tokenizer, sessions = load_tokenizer(fetched()), KeptSessionManager()
     with tempfile.TemporaryDirectory() as folder:
         script = (Part(replies=SCRIPTS[agent]),)
         model = ScriptedModel(tokenizer, script, folder=Path(folder), max_model_len=65_536)

@@ -28,7 +28,7 @@ from bench_rows import Result, circumstances
 
 from vime.config import Schedule
 from vime.report.items import read_evaluation
-from vime.report.metrics import read_metrics
+from vime.report.metrics_file import read_metrics
 from vime.report.paired import compare
 
 RUNS = Path("outputs/staleness")

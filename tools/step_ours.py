@@ -19,11 +19,11 @@ from bench_rows import ROOT
 from step_case import MAX_POSITIONS, StepCase
 from trainer_case import LR, MAX_TOKENS, SHAPES
 
-from vime.batches import Rollouts
+from vime.batches import RolloutBatches
 from vime.loop import train_step
 from vime.preflight.compose import compose_run
 from vime.preflight.validation import find_problems
-from vime.session import Session
+from vime.run_output import RunOutput
 from vime.system import Training, training
 from vime.types import Prompt
 
@@ -78,30 +78,30 @@ class Source:
 class Ours:
     """A running system."""
 
-    def __init__(self, session: Session, system: Training, *, not_ours: Collection[int]) -> None:
-        self._session, self.system, self.not_ours = session, system, not_ours
+    def __init__(self, output: RunOutput, system: Training, *, not_ours: Collection[int]) -> None:
+        self._output, self.system, self.not_ours = output, system, not_ours
         self._version = 0
-        self._batches: Rollouts | None = None
+        self._batches: RolloutBatches | None = None
 
     async def begin(self, case: StepCase, *, staleness: int) -> None:
         """Work for the next steps."""
         await self.end()
-        config = self._session.config
+        config = self._output.config
         config = replace(config, rollout=replace(config.rollout, max_staleness=staleness))
-        source, bar = Source(case, first=self._version * MANY_STEPS), self._session.console.rollouts
+        source, bar = Source(case, first=self._version * MANY_STEPS), self._output.console.rollouts
         workers = self.system.agents.workers
-        self._batches = Rollouts(config, source, workers, journal=None, state=None, version=self._version, bar=bar)
+        self._batches = RolloutBatches(config, source, workers, journal=None, state=None, version=self._version, bar=bar)
 
     async def step(self, *, num_left: int = 1) -> Step:
         """The next step; nothing is generated ahead that the `num_left` next ones, this one included, would not train."""
         assert self._batches is not None
         cpu, started = cpu_times(self.not_ours), time.perf_counter()
         self._batches.begin(self._version, num_left=num_left)
-        await train_step(self._session, self.system, self._batches, self._version)
+        await train_step(self._output, self.system, self._batches, self._version)
         wall = time.perf_counter() - started
         self._version += 1
         spent = spent_since(cpu, self.not_ours)
-        with (self._session.directory.path / "metrics.jsonl").open() as file:
+        with (self._output.directory.path / "metrics.jsonl").open() as file:
             *_, last = file
         return Step(wall=wall, cpu=spent, metrics=json.loads(last))
 
@@ -143,10 +143,10 @@ async def running(
     Processes `not_ours` are not counted as the system's.
     """
     composed = compose_run([*_words(case, checkpoint, precision), *words], check=find_problems)
-    with redirect_stdout(sys.stderr), Session.open(composed) as session:
-        async with training(session.config, session.directory.path, say=session.console.say) as system:
+    with redirect_stdout(sys.stderr), RunOutput.open(composed) as output:
+        async with training(output.config, output.directory.path, say=output.console.say) as system:
             await system.sync(0)
-            ours = Ours(session, system, not_ours=not_ours)
+            ours = Ours(output, system, not_ours=not_ours)
             try:
                 yield ours
             finally:

@@ -15,9 +15,9 @@ from vime.errors import ConfigError, Problem
 from vime.evaluation.repeatable import check_repeatable
 from vime.hooks import load_hook
 from vime.model.load_tokenizer import load_tokenizer
+from vime.orchestration.batch_metrics import batch_metrics
 from vime.orchestration.buffer import Buffer
 from vime.orchestration.journal import Journal
-from vime.orchestration.metrics import batch_metrics
 from vime.orchestration.own_producer import OwnProducer
 from vime.orchestration.producer import Producer, PromptStream, Runner
 from vime.types import Group, Sample
@@ -87,7 +87,7 @@ class ProgressBar(Protocol):
     def advance(self) -> None: ...
 
 
-class Rollouts:
+class RolloutBatches:
     """Batches of rollouts: groups from the producer."""
 
     def __init__(

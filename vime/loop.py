@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from vime.algorithm.algorithm import Algorithm
-from vime.batches import Batches, DemonstrationBatches, Lesson, Rollouts, lesson_of
-from vime.checkpoint import newest_driver
+from vime.batches import Batches, DemonstrationBatches, Lesson, RolloutBatches, lesson_of
 from vime.cluster.placement import takes_turns
 from vime.config import AlgorithmName, Before, RolloutDetail, RunConfig
 from vime.data.overlap import check_overlap
@@ -23,7 +22,8 @@ from vime.evaluation.evaluator import Evaluator
 from vime.hooks import load_hook
 from vime.orchestration.journal import Journal
 from vime.preflight.compose import Composed
-from vime.session import Session
+from vime.run_checkpoints import newest_driver
+from vime.run_output import RunOutput
 from vime.step_clock import StepClock
 from vime.system import Training, evaluation, supervised, training
 from vime.trainer.group import TrainerGroup, Update
@@ -58,77 +58,77 @@ def evaluate(composed: Composed) -> None:
 
 def run(composed: Composed, body: Any) -> None:
     """Opens the run folder and runs one of the bodies below in an event loop."""
-    with Session.open(composed) as session:
-        asyncio.run(body(session))
+    with RunOutput.open(composed) as output:
+        asyncio.run(body(output))
 
 
-async def _evaluate(session: Session) -> None:
-    async with evaluation(session.config, session.directory.path, say=session.console.say) as agents:
-        evaluator = session.evaluator(agents.workers)
-        for row in rows_of(session.config):
-            await session.evaluate(evaluator, row, version=0)
-    session.finish()
+async def _evaluate(output: RunOutput) -> None:
+    async with evaluation(output.config, output.directory.path, say=output.console.say) as agents:
+        evaluator = output.evaluator(agents.workers)
+        for row in rows_of(output.config):
+            await output.evaluate(evaluator, row, version=0)
+    output.finish()
 
 
-async def _train(source: Any, session: Session) -> None:
-    config, console = session.config, session.console
-    if isinstance(source, RowSource) and (state := _saved(session)) is not None:
+async def _train(source: Any, output: RunOutput) -> None:
+    config, console = output.config, output.console
+    if isinstance(source, RowSource) and (state := _saved(output)) is not None:
         source.check(state["source"])
     if hasattr(source, "prompts"):  # a stream without an end has none
-        check_overlap(config, source.prompts(), session.prompts)
-    async with training(config, session.directory.path, say=console.say, warn=console.warn) as system:
-        first_step, state = await resume(session, system)
+        check_overlap(config, source.prompts(), output.prompts)
+    async with training(config, output.directory.path, say=console.say, warn=console.warn) as system:
+        first_step, state = await resume(output, system)
         if state is not None:
             source.load(state["source"])
-        journal = _open_journal(session, first_step)
+        journal = _open_journal(output, first_step)
         await system.sync(first_step)
         console.first_sync(await system.compared())
-        evaluator = session.evaluator(system.agents.workers)
+        evaluator = output.evaluator(system.agents.workers)
         if first_step == 0 and config.evaluation.before is Before.full:
-            await session.evaluate_before(evaluator)
+            await output.evaluate_before(evaluator)
         buffer = state["buffer"] if state is not None else None
-        batches = Rollouts(
+        batches = RolloutBatches(
             config, source, system.agents.workers, journal=journal, state=buffer, version=first_step, bar=console.rollouts
         )
         try:
             for step in range(first_step, config.trainer.num_steps):
                 batches.begin(step, num_left=config.trainer.num_steps - step)
-                _evaluate_during(session, system, evaluator, step)
-                await train_step(session, system, batches, step)
-                await save_if_due(session, system, batches, step + 1)
+                _evaluate_during(output, system, evaluator, step)
+                await train_step(output, system, batches, step)
+                await save_if_due(output, system, batches, step + 1)
         finally:
             await system.pin.cancel()
             await batches.stop()
         await system.compared()
         if TRAINED in config.evaluation.rows:
-            await session.evaluate(evaluator, TRAINED, version=config.trainer.num_steps)
+            await output.evaluate(evaluator, TRAINED, version=config.trainer.num_steps)
         async with system.trainer_awake() as trainer:
-            await _save_model(session, trainer)
-    session.finish()
+            await _save_model(output, trainer)
+    output.finish()
 
 
-async def _train_supervised(session: Session) -> None:
-    config, console = session.config, session.console
+async def _train_supervised(output: RunOutput) -> None:
+    config, console = output.config, output.console
     batches = DemonstrationBatches(config)
-    if (state := _saved(session)) is not None:
+    if (state := _saved(output)) is not None:
         batches.check(state)
-    async with supervised(config, session.directory.path, say=console.say, warn=console.warn) as learner:
-        first_step, _ = await resume(session, learner)
+    async with supervised(config, output.directory.path, say=console.say, warn=console.warn) as learner:
+        first_step, _ = await resume(output, learner)
         for step in range(first_step, config.trainer.num_steps):
-            await train_step(session, learner, batches, step)
-            await save_if_due(session, learner, batches, step + 1)
-        await _save_model(session, learner.trainer)
-    session.finish()
+            await train_step(output, learner, batches, step)
+            await save_if_due(output, learner, batches, step + 1)
+        await _save_model(output, learner.trainer)
+    output.finish()
 
 
-async def _save_model(session: Session, trainer: TrainerGroup) -> None:
+async def _save_model(output: RunOutput, trainer: TrainerGroup) -> None:
     """Writes the trained model into the run's folder, and its adapters by themselves."""
-    await trainer.save_hugging_face(session.directory.path / "model")
-    if session.config.trainer.lora.rank:
-        await trainer.save_adapter(session.directory.path / "adapter")
+    await trainer.save_hugging_face(output.directory.path / "model")
+    if output.config.trainer.lora.rank:
+        await trainer.save_adapter(output.directory.path / "adapter")
 
 
-async def train_step(session: Session, system: Learner, batches: Batches, step: int) -> None:
+async def train_step(output: RunOutput, system: Learner, batches: Batches, step: int) -> None:
     """Waits for a batch, trains, and brings the weights to the servers once nothing pins the present ones.
 
     The probe of the last sync goes on beside generation and gradient; the optimizer step, which must not follow a failure, waits.
@@ -137,9 +137,9 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     await clock.start()
     batch = await batches.next(step)
     await clock.mark("generation")
-    if takes_turns(session.config):
+    if takes_turns(output.config):
         await system.released()  # the servers sleep while the trainer works
-    config, algorithm, keep = session.config, system.algorithm, _records(session.config)
+    config, algorithm, keep = output.config, system.algorithm, _records(output.config)
     async with system.training() as trainer:
         lesson = await lesson_of(config, algorithm, batch, step, partial(_known, algorithm, trainer, step))
         updates = await hand_over(config, algorithm, trainer, lesson, step)
@@ -151,7 +151,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
         trained, logprobs = await make_steps(config, algorithm, trainer, updates, first, step, keep=keep)
         system.trained(step + 1)
     metrics |= trained
-    if takes_turns(session.config) and is_saved_after(session.config, step + 1):
+    if takes_turns(output.config) and is_saved_after(output.config, step + 1):
         await system.checkpoints.begin(step=step + 1)  # later the servers would have to sleep once more for it
     await clock.mark("training")
     await system.released()
@@ -159,10 +159,10 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     metrics |= await system.sync(step + 1)
     await clock.mark("sync")
     metrics |= await system.metrics()
-    session.trace.phases(clock.spans, step=step + 1)
-    session.log_step(step, metrics | clock.metrics(), batch.groups, await system.events())
-    await session.save_rollouts(step, batch.groups, lesson.advantages, lesson.by_tokens(logprobs))
-    check_trained(session, step, metrics)
+    output.trace.phases(clock.spans, step=step + 1)
+    output.log_step(step, metrics | clock.metrics(), batch.groups, await system.events())
+    await output.save_rollouts(step, batch.groups, lesson.advantages, lesson.by_tokens(logprobs))
+    check_trained(output, step, metrics)
 
 
 async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples: list[Sample]) -> list[dict[str, Any]]:
@@ -207,29 +207,29 @@ def _records(config: RunConfig) -> bool:
     return config.logger.rollouts is RolloutDetail.tokens and config.algorithm.name is not AlgorithmName.sft
 
 
-def check_trained(session: Session, step: int, metrics: dict[str, float]) -> None:
+def check_trained(output: RunOutput, step: int, metrics: dict[str, float]) -> None:
     """Warns of a step that has trained no token. Raises TrainingError for the second in a row: the run learns nothing."""
     if metrics.get("train/num_tokens") != 0 or metrics.get("train/num_skipped_updates"):
-        session.num_empty_steps = 0
+        output.num_empty_steps = 0
         return
-    session.num_empty_steps += 1
+    output.num_empty_steps += 1
     why = (
         "its sequences are masked everywhere, or removed: does generate set the loss mask of what the model sampled to 0?"
         if metrics.get("train/num_samples") or metrics.get("rollout/sequences_mean")
         else "nothing was sampled in it: look at the stop reasons and errors of its rollouts"
     )
-    if session.num_empty_steps >= MAX_EMPTY_STEPS:
-        raise TrainingError(f"{session.num_empty_steps} steps without a trained token, the last is step {step + 1}; {why}")
-    session.console.warn(f"step {step + 1} without a trained token, the weights stay as they are; {why}")
+    if output.num_empty_steps >= MAX_EMPTY_STEPS:
+        raise TrainingError(f"{output.num_empty_steps} steps without a trained token, the last is step {step + 1}; {why}")
+    output.console.warn(f"step {step + 1} without a trained token, the weights stay as they are; {why}")
 
 
-async def save_if_due(session: Session, system: Learner, batches: Batches, step: int) -> None:
+async def save_if_due(output: RunOutput, system: Learner, batches: Batches, step: int) -> None:
     """A checkpoint where one is due after `step` batches."""
     await system.checkpoints.check()
-    if is_saved_after(session.config, step):
+    if is_saved_after(output.config, step):
         await system.compared()  # a resumed run uses what the servers sample from now on
-        driver = {**await batches.state(step, oldest_step=system.checkpoints.oldest_step()), **session.state()}
-        async with nullcontext() if takes_turns(session.config) else system.trainer_awake():
+        driver = {**await batches.state(step, oldest_step=system.checkpoints.oldest_step()), **output.state()}
+        async with nullcontext() if takes_turns(output.config) else system.trainer_awake():
             await system.checkpoints.save(step=step, driver=driver)
 
 
@@ -238,53 +238,53 @@ def is_saved_after(config: RunConfig, step: int) -> bool:
     return step % config.trainer.save_every == 0 or step == config.trainer.num_steps
 
 
-def _evaluate_during(session: Session, system: Training, evaluator: Evaluator, step: int) -> None:
+def _evaluate_during(output: RunOutput, system: Training, evaluator: Evaluator, step: int) -> None:
     """Starts the evaluation that is due after `step` batches; it runs beside the next one and pins the servers' weights."""
-    config = session.config
+    config = output.config
     every, settings = config.trainer.evaluate_every, config.evaluation
     before = settings.before is Before.one_run and SCAFFOLD in settings.rows
     is_due = every and step % every == 0 if step else before
-    if is_due and not session.has_evaluated(step):
-        system.pin.start(_evaluate_and_note(session, system, evaluator, step))
+    if is_due and not output.has_evaluated(step):
+        system.pin.start(_evaluate_and_note(output, system, evaluator, step))
 
 
-async def _evaluate_and_note(session: Session, system: Training, evaluator: Evaluator, step: int) -> None:
+async def _evaluate_and_note(output: RunOutput, system: Training, evaluator: Evaluator, step: int) -> None:
     """The scores decide, with `trainer.keep_best`, which checkpoint stays."""
     await system.compared()
-    scores = await session.evaluate(evaluator, TRAINED, version=step, label=f"step{step}", num_runs=1)
+    scores = await output.evaluate(evaluator, TRAINED, version=step, label=f"step{step}", num_runs=1)
     await system.checkpoints.note_scores(step=step, scores=scores)
 
 
-async def resume(session: Session, system: Learner) -> tuple[int, dict[str, Any] | None]:
-    """Restores the trainer and the session from the last checkpoint, with `resume=true`.
+async def resume(output: RunOutput, system: Learner) -> tuple[int, dict[str, Any] | None]:
+    """Restores the trainer and the totals of the run from the last checkpoint, with `resume=true`.
 
     Returns the step to go on with and the state of the batches there; step 0 and None without a checkpoint.
     """
-    if not session.config.resume:
+    if not output.config.resume:
         return 0, None
     path = system.checkpoints.newest()
     if path is None:
-        session.restore(step=0, state={})
+        output.restore(step=0, state={})
         return 0, None
     driver = await system.checkpoints.load(path)
-    if driver["step"] > session.config.trainer.num_steps:
+    if driver["step"] > output.config.trainer.num_steps:
         raise CheckpointError(f"{path} is after step {driver['step']}, beyond trainer.num_steps")
-    session.restore(step=driver["step"], state=driver)
+    output.restore(step=driver["step"], state=driver)
     return driver["step"], driver
 
 
-def _saved(session: Session) -> dict[str, Any] | None:
+def _saved(output: RunOutput) -> dict[str, Any] | None:
     """The driver's state in the checkpoint from which this run goes on, to be checked before anything starts."""
-    return newest_driver(session.directory.checkpoints) if session.config.resume else None
+    return newest_driver(output.directory.checkpoints) if output.config.resume else None
 
 
-def _open_journal(session: Session, step: int) -> Journal | None:
+def _open_journal(output: RunOutput, step: int) -> Journal | None:
     """The journal of a run that begins at `step`, with the groups that finished after it before an interruption."""
-    config = session.config
+    config = output.config
     if not config.rollout.journal or config.rollout.producer:
         return None
-    journal = Journal(session.directory.journal)
+    journal = Journal(output.directory.journal)
     if config.resume and (num_recalled := journal.recall(step)):
-        session.console.say(f"{num_recalled} groups that had finished after step {step} are used again")
+        output.console.say(f"{num_recalled} groups that had finished after step {step} are used again")
     journal.begin(step)
     return journal

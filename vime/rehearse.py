@@ -19,9 +19,9 @@ from vime.errors import ConfigError
 from vime.files.jsonl import write_lines, write_text
 from vime.preflight.compose import Composed
 from vime.preflight.validation import problems_here
+from vime.rehearsal.findings import RehearsalFindings, write_findings
 from vime.rehearsal.local_data import Shrunk, data_folder
-from vime.rehearsal.memory import PeakMemory
-from vime.rehearsal.outcome import Outcome, write_outcome
+from vime.rehearsal.peak_memory import PeakMemory
 from vime.rehearsal.random_model import write_model
 from vime.rehearsal.scripted_client import rehearsal_of
 from vime.rehearsal.shrink import model_folder, shrink
@@ -53,8 +53,8 @@ def rehearse(composed: Composed) -> int:
         (loop.train if config.mode is Mode.train else loop.evaluate)(small)
     folder = Path(str(config.output_dir))
     seconds = max(time.monotonic() - started, (read_summary(folder) or {}).get("wall_seconds", 0.0))  # with those before a resume
-    outcome = Outcome.of(config, shrunk.replaced, seconds=seconds, peak_bytes=memory.peak_bytes)
-    sys.stdout.write(write_outcome(folder, outcome))
+    findings = RehearsalFindings.of(config, shrunk.replaced, seconds=seconds, peak_bytes=memory.peak_bytes)
+    sys.stdout.write(write_findings(folder, findings))
     return 0
 
 

@@ -30,7 +30,7 @@ from vime.preflight.search_path import FoundFolders, option_folders, search_path
 from vime.preflight.sweep import run_sweep
 from vime.preflight.validation import find_problems
 from vime.surroundings import restart_in_utf8, settle
-from vime.warm.client import run_on_new_host, run_on_waiting_host
+from vime.warm.hosted_run import run_on_new_host, run_on_waiting_host
 
 CONFIG_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
 MULTIRUN = ("--multirun", "-m")

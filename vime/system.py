@@ -21,8 +21,8 @@ from vime.config import RunConfig
 from vime.evaluation.pin import Pin
 from vime.runtime import Runtime, running
 from vime.serving.programs import SERVER
+from vime.sync.colocation import Colocation
 from vime.sync.delivery import WeightDelivery
-from vime.sync.turns import Turns
 from vime.tasks import together
 from vime.trainer.group import RANK, TrainerGroup
 from vime.trainer.learner import Learner
@@ -47,8 +47,8 @@ class Training(Learner):
         self.pin = Pin()
         """An evaluation that runs beside the generation: a sync waits for it."""
         self._config, self._say = config, say
-        self._turns = Turns(agents.serving, self.trainer, shared=takes_turns(config))
-        self._delivery = WeightDelivery(config, agents.serving, self.trainer, self._turns, policy)
+        self._colocation = Colocation(agents.serving, self.trainer, shared=takes_turns(config))
+        self._delivery = WeightDelivery(config, agents.serving, self.trainer, self._colocation, policy)
 
     def watch(self) -> None:
         """Ensures from now on that a restarted server gets its weights, even between two syncs."""
@@ -61,15 +61,15 @@ class Training(Learner):
 
         Servers that share the trainer's GPUs sleep until the next sync.
         """
-        return self._turns.training()
+        return self._colocation.training()
 
     def trained(self, version: int) -> None:
         """Notes that the trainer's weights are now this version, which a server that starts again is to get."""
         self.policy.trained_version = version
 
     def trainer_awake(self) -> AbstractAsyncContextManager[TrainerGroup]:
-        """The trainer for exclusive use, able to work even during the servers' turn on the GPUs (they sleep meanwhile)."""
-        return self._turns.awake()
+        """The trainer for exclusive use, able to work even while the servers have the GPUs (they sleep meanwhile)."""
+        return self._colocation.awake()
 
     async def released(self) -> None:
         """Waits for the evaluation that pins the servers' weights, if there is one."""

@@ -48,8 +48,8 @@ def parser_tokenizer(tokenizer: Any) -> Any:
     from vllm.parser.engine import streaming_parser_engine as engine
     from vllm.tokenizers.hf import get_cached_tokenizer
 
-    if not isinstance(engine._build_drop_info, Kept):
-        engine._build_drop_info = Kept(engine._build_drop_info)
+    if not isinstance(engine._build_drop_info, PairCache):
+        engine._build_drop_info = PairCache(engine._build_drop_info)
     return get_cached_tokenizer(tokenizer)
 
 
@@ -67,7 +67,7 @@ def server_arguments() -> dict[str, list[str] | None]:
     return found
 
 
-class Kept:
+class PairCache:
     """A function of two objects that caches its result for the same two objects; their contents may be unhashable."""
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:

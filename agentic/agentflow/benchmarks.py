@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vime.data.files import read_rows
+from vime.data.file_formats import read_rows
 from vime.errors import ConfigError, Problem
 
 
@@ -51,7 +51,7 @@ _FILES = ("agentflow_{name}.jsonl", "agentflow_{name}.json", "{name}.json", "{na
 
 
 def rows(*, num_items: int | None, seed: int, benchmark: str, folder: str) -> list[dict[str, Any]]:
-    """Rows of a benchmark for `vime.data.rows`: prompt and ground truth, with benchmark, grader and item number as metadata.
+    """Rows of a benchmark for `vime.data.dataset`: prompt and ground truth, with benchmark, grader and item number as metadata.
 
     All items in the file's order, or `num_items` of them drawn with `seed`. Raises ConfigError if there is no such benchmark or
     file.

@@ -13,7 +13,7 @@ from agentic.agentflow.config import AgentFlowConfig, TrainedTurns
 from agentic.agentflow.memory import Memory
 from agentic.agentflow.prompts import memory_text
 from agentic.agentflow.roles import Role, Roles
-from agentic.agentflow.tools.toolbox import ToolBox
+from agentic.agentflow.tools.toolbox import PlannerTools
 from vime.config import RunConfig
 from vime.errors import ContextFullError
 from vime.rollout.context import Context, Sampling
@@ -45,13 +45,13 @@ STOP_REASONS = {
 
 
 @dataclass(kw_only=True, slots=True)
-class RolloutState:
+class FlowState:
     """The state of one rollout: its settings, models and tools, and its progress so far."""
 
     method: AgentFlowConfig
     roles: Roles
     context: Context
-    toolbox: ToolBox
+    toolbox: PlannerTools
     question: str
     analysis: str = ""
     memory: Memory = field(default_factory=Memory)
@@ -64,7 +64,7 @@ class RolloutState:
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """One sample per planner turn; the metadata of the last one hold the final answer."""
     method, toolbox = AgentFlowConfig.of(context.config), toolbox_of(context.config)
-    rollout = RolloutState(
+    rollout = FlowState(
         method=method,
         roles=Roles(context, toolbox={name: entry["description"] for name, entry in toolbox.metadata().items()}),
         context=context,
@@ -100,7 +100,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     return samples
 
 
-async def _step(rollout: RolloutState) -> LoopEnd | None:
+async def _step(rollout: FlowState) -> LoopEnd | None:
     """Takes one step and returns why the loop ends with it, or None if it goes on."""
     roles, memory = rollout.roles, rollout.memory
     turn = await planner.next_step(roles, rollout.question, analysis=rollout.analysis, memory=memory)
@@ -133,7 +133,7 @@ async def _step(rollout: RolloutState) -> LoopEnd | None:
     return _end_after(rollout, verdict)
 
 
-async def _call(rollout: RolloutState, tool: str, query: str | None) -> tuple[str, bool]:
+async def _call(rollout: FlowState, tool: str, query: str | None) -> tuple[str, bool]:
     """The tool's answer or error message, and whether the call failed. Without a query the tool is not called."""
     if query is None:
         return executor.NOT_UNDERSTOOD, False
@@ -143,7 +143,7 @@ async def _call(rollout: RolloutState, tool: str, query: str | None) -> tuple[st
     return called.error, True
 
 
-def _end_after(rollout: RolloutState, verdict: verifier.Verdict) -> LoopEnd | None:
+def _end_after(rollout: FlowState, verdict: verifier.Verdict) -> LoopEnd | None:
     if verdict.stop:
         return LoopEnd.VERIFIED
     if rollout.num_tokens >= rollout.method.max_rollout_tokens:
@@ -151,7 +151,7 @@ def _end_after(rollout: RolloutState, verdict: verifier.Verdict) -> LoopEnd | No
     return LoopEnd.TIME_USED_UP if rollout.context.clock.seconds >= rollout.method.max_seconds else None
 
 
-async def _final_answer(rollout: RolloutState) -> str:
+async def _final_answer(rollout: FlowState) -> str:
     """The generator's answer from the steps taken."""
     content = rollout.roles.prompts.final.format(
         question=rollout.question, analysis=rollout.analysis, memory=memory_text(rollout.roles.style, rollout.memory)
@@ -159,7 +159,7 @@ async def _final_answer(rollout: RolloutState) -> str:
     return (await rollout.roles.ask(Role.generator, content)).text
 
 
-def _keep(rollout: RolloutState, turn: Turn, /, **metadata: Any) -> None:
+def _keep(rollout: FlowState, turn: Turn, /, **metadata: Any) -> None:
     """Notes the facts about a planner turn, unless its prompt left no room for a word."""
     if not (turn.output_ids or turn.text):
         return
@@ -178,11 +178,11 @@ def grading_metadata(template: Sample, question: str) -> dict[str, Any]:
     return {"question": question, **{name: template.metadata[name] for name in kept if name in template.metadata}}
 
 
-_toolboxes: dict[int, tuple[RunConfig, ToolBox]] = {}
+_toolboxes: dict[int, tuple[RunConfig, PlannerTools]] = {}
 
 
-def toolbox_of(config: RunConfig) -> ToolBox:
-    """The tools of a run: one `ToolBox` per process, so that its rollouts share the cached answers."""
+def toolbox_of(config: RunConfig) -> PlannerTools:
+    """The tools of a run: one `PlannerTools` per process, so that its rollouts share the cached answers."""
     if id(config) not in _toolboxes:
-        _toolboxes[id(config)] = (config, ToolBox(AgentFlowConfig.of(config).tools, config))
+        _toolboxes[id(config)] = (config, PlannerTools(AgentFlowConfig.of(config).tools, config))
     return _toolboxes[id(config)][1]

@@ -9,7 +9,7 @@ from agentic.agentflow.benchmarks import BENCHMARKS
 from agentic.agentflow.config import AgentFlowConfig
 from agentic.agentflow.generate import LoopEnd
 from vime.config import PromptStyle, RunConfig
-from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 
 STARTS = {
     "plan": "Task: study the question below",
@@ -67,7 +67,7 @@ class AgentFlowRehearsal(Rehearsal):
         corpus = Path(config.retrieval.corpus or "passages.jsonl").name
         return found | {corpus: [{"id": str(n), "title": f"Passage {n}", "text": text} for n, text in enumerate(PASSAGES)]}
 
-    def reply(self, asked: Asked) -> Reply | None:
+    def reply(self, asked: Asked) -> ScriptedReply | None:
         """The reply of each role, by the act of the rollout."""
         method = AgentFlowConfig.of(self.config)
         if method.prompt_style is PromptStyle.tiny:
@@ -75,18 +75,20 @@ class AgentFlowRehearsal(Rehearsal):
         act, gold = self.act(asked, ACTS), self.gold_of(asked.prompt)
         role = next((name for name, start in STARTS.items() if start in asked.prompt), "")
         if role == "plan":
-            return Reply(text="It asks for one fact; a search or a program finds it.")
+            return ScriptedReply(text="It asks for one fact; a search or a program finds it.")
         if role == "next_step":
             return self._next_step(asked, act, list(method.tools), method.max_seconds)
         if role == "executor":
-            return Reply(text="I have no command." if act == "unparsed" else COMMAND.format(query="the older of the two bridges"))
+            return ScriptedReply(
+                text="I have no command." if act == "unparsed" else COMMAND.format(query="the older of the two bridges")
+            )
         if role == "coder":
-            return Reply(text="I write none." if act == "tool_fails" else PROGRAM)
+            return ScriptedReply(text="I write none." if act == "tool_fails" else PROGRAM)
         if role == "verifier":
-            return Reply(text=self._verdict(asked, act, num_tools=len(method.tools)))
+            return ScriptedReply(text=self._verdict(asked, act, num_tools=len(method.tools)))
         if role == "judge":
-            return Reply(text="" if act == "unreadable" else f"They are compared.\nVERDICT: {act != 'judged_wrong'}")
-        return Reply(text=_answer(act, gold) if "\\boxed" in asked.prompt else "A general assistant says: Bonn.")
+            return ScriptedReply(text="" if act == "unreadable" else f"They are compared.\nVERDICT: {act != 'judged_wrong'}")
+        return ScriptedReply(text=_answer(act, gold) if "\\boxed" in asked.prompt else "A general assistant says: Bonn.")
 
     def expected(self) -> dict[str, list[str]]:
         """Tools, ends of the loop, ways of judging and stop reasons."""
@@ -125,14 +127,14 @@ class AgentFlowRehearsal(Rehearsal):
         judged = {name for name, benchmark in BENCHMARKS.items() if benchmark.judged}
         return any("file" in found or found.get("benchmark") in judged for found in arguments)
 
-    def _next_step(self, asked: Asked, act: str, tools: list[str], most_seconds: float) -> Reply:
+    def _next_step(self, asked: Asked, act: str, tools: list[str], most_seconds: float) -> ScriptedReply:
         number = self._steps[asked.session]
         self._steps[asked.session] += 1
         if act == "unparsed":
-            return Reply(text="I do not know how to go on.")
+            return ScriptedReply(text="I do not know how to go on.")
         tool = {"unknown_tool": "Oracle", "tool_fails": "python_coder"}.get(act, tools[number % len(tools)])
         text = STEP.format(context="two bridges are compared", tool=tool)
-        return Reply(text=text, cut=act == "cut", seconds=most_seconds if act == "time" else 0.0)
+        return ScriptedReply(text=text, cut=act == "cut", seconds=most_seconds if act == "time" else 0.0)
 
     def _verdict(self, asked: Asked, act: str, *, num_tools: int) -> str:
         if act == "unparsed" and self._steps[asked.session] == 1:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from agentic.agentflow.config import AgentFlowConfig
 from agentic.agentflow.prompts import SETS, Prompts
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.config import PromptStyle
 from vime.rollout.context import Context
 from vime.types import Message, Turn

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import DatasetConfig
-from vime.data.rows import load_rows
+from vime.data.dataset import load_rows
 from vime.errors import ConfigError, Problem
 
 GRADERS = {"nq": "qa", "mathhard": "maths", "deepmath": "maths"}
@@ -42,7 +42,7 @@ def _combined_row(row: dict[str, Any], *, source: str) -> dict[str, Any]:
 
 
 def rows(*, num_items: int | None, seed: int, file: str) -> list[dict[str, Any]]:
-    """Rows for `vime.data.rows`: prompt, ground truth and grader; `num_items` of them drawn with `seed`.
+    """Rows for `vime.data.dataset`: prompt, ground truth and grader; `num_items` of them drawn with `seed`.
 
     Raises ConfigError if there is no such file.
     """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agentic.classification.config import ClassificationConfig
 from vime.config import RunConfig
-from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 
 ACTS = ("right", "wrong", "no_label", "cut")
 
@@ -22,12 +22,12 @@ class ClassificationRehearsal(Rehearsal):
             name: [{"question": f"{name}: text number {n}", "answer": label} for n, label in enumerate(labels)] for name in paths
         }
 
-    def reply(self, asked: Asked) -> Reply:
+    def reply(self, asked: Asked) -> ScriptedReply:
         """A completion, by the act of the rollout."""
         act, gold, labels = self.act(asked, ACTS), self.gold_of(asked.prompt), ClassificationConfig.of(self.config).labels
         wrong = next((label for label in labels if label != gold), "nothing")
         texts = {"right": f" {gold}", "wrong": f" {wrong}", "no_label": " x"}
-        return Reply(text=texts.get(act, " y"), cut=act == "cut")
+        return ScriptedReply(text=texts.get(act, " y"), cut=act == "cut")
 
     def expected(self) -> dict[str, list[str]]:
         """The kinds of completions and the stop reasons."""

@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from agentic.coding import tools
+from agentic.coding.agent_result import AgentResult, Ending
 from agentic.coding.config import CodingLimits
 from agentic.coding.prompts import Wording
-from agentic.coding.tools import Toolbox
-from agentic.coding.work import Ending, Work
+from agentic.coding.tools import RepositoryTools
 from vime.agent.workspace.contract import WorkspaceLike
 from vime.chat.agent_clock import AgentClock
 from vime.chat.request import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused
@@ -27,7 +27,7 @@ class Role:
 
     system: str
     task: str
-    toolbox: Toolbox
+    toolbox: RepositoryTools
     offered: list[dict]
     max_turns: int
 
@@ -46,19 +46,19 @@ class CodingAgent:
     used: Counter[str] = field(default_factory=Counter)
     """Calls by tool, including those of sub-agents."""
 
-    async def solve(self, statement: str) -> Work:
+    async def solve(self, statement: str) -> AgentResult:
         """Changes the repository until the agent submits, or a limit is reached."""
         offered = tools.ALL if self.limits.explorer_turns else [tool for tool in tools.ALL if tool is not tools.EXPLORE]
         role = self._role(self.wording.system, self.wording.task.format(statement=statement), offered, self.limits.turns)
         role.toolbox.explore = self._explore
         ending, _ = await self._work(role)
-        return Work(
+        return AgentResult(
             ending=ending, about={"turns": self.num_turns, "summaries": self.num_summaries, "tool_calls": dict(self.used)}
         )
 
     def _role(self, system: str, task: str, offered: list[dict], max_turns: int) -> Role:
         names = tuple(tool["function"]["name"] for tool in offered)
-        box = Toolbox(
+        box = RepositoryTools(
             box=self.box,
             offered=names,
             command_seconds=self.limits.command_seconds,

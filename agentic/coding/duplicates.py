@@ -10,15 +10,15 @@ from agentic.coding.task import INSTANCE, STATEMENT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
-    """The rows without duplicates. Example: `Kept(rows=[…], dropped={"exercism__gcd": "quixbugs__gcd"})`."""
+class Deduplicated:
+    """The rows without duplicates. Example: `Deduplicated(rows=[…], dropped={"exercism__gcd": "quixbugs__gcd"})`."""
 
     rows: list[dict[str, Any]]
     dropped: dict[str, str]
     """Names of rows that were left out, with the name of the row that each one equals."""
 
 
-def without_duplicates(rows: Iterable[dict[str, Any]], *, others: Iterable[dict[str, Any]] = ()) -> Kept:
+def without_duplicates(rows: Iterable[dict[str, Any]], *, others: Iterable[dict[str, Any]] = ()) -> Deduplicated:
     """Leaves out rows that equal an earlier one, or one of `others`, in their statement or their reference solution."""
     seen: dict[tuple[str, str], str] = {}
     for row in others:
@@ -32,7 +32,7 @@ def without_duplicates(rows: Iterable[dict[str, Any]], *, others: Iterable[dict[
             seen.update(dict.fromkeys(keys, name))
         else:
             dropped[name] = same
-    return Kept(rows=kept, dropped=dropped)
+    return Deduplicated(rows=kept, dropped=dropped)
 
 
 def _keys(row: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from collections import Counter
 from statistics import fmean
 from typing import Any
 
-from agentic.coding.work import Ending
+from agentic.coding.agent_result import Ending
 from vime.types import EvalLog
 
 Item = dict[str, Any]

@@ -8,13 +8,13 @@ import asyncio
 from collections import Counter
 
 from agentic.coding.agent import CodingAgent
+from agentic.coding.agent_result import AgentResult, Ending
 from agentic.coding.config import OWN, CodingConfig
 from agentic.coding.programs import Program, program_of, run_program
 from agentic.coding.prompts import WORDINGS
 from agentic.coding.repository import prepare_repository
 from agentic.coding.reward import PATCH, TASK, row_of
 from agentic.coding.task import Task
-from agentic.coding.work import Ending, Work
 from vime.agent.workspace.contract import WorkspaceLike
 from vime.gateway.session import AgentSession
 from vime.rollout.context import Context, Sampling
@@ -54,7 +54,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
 
 async def _work(
     context: Context, method: CodingConfig, program: Program | None, session: AgentSession, box: WorkspaceLike, statement: str
-) -> Work:
+) -> AgentResult:
     if program is not None:
         return await run_program(context, method, program, session, box, statement)
     wording = WORDINGS[method.prompt_style]

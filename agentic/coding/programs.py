@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from agentic.coding.agent_result import AgentResult, Ending
 from agentic.coding.config import CodingConfig
-from agentic.coding.work import Ending, Work
 from vime.agent.command import CommandEnd
 from vime.agent.harness.claude_code import ClaudeCode
 from vime.agent.harness.codex import Codex
@@ -63,7 +63,7 @@ def program_of(method: CodingConfig) -> Program:
 
 async def run_program(
     context: Context, method: CodingConfig, program: Program, session: AgentSession, box: WorkspaceLike, statement: str
-) -> Work:
+) -> AgentResult:
     """Starts the program, and waits until it ends or its time is used up.
 
     Raises SampleError if it never called its model, so that the rollout is run again.
@@ -85,7 +85,7 @@ async def run_program(
         raise SampleError(f"method.agent={method.agent} ended without a call to its model ({words})")
     outcome = program.harness.outcome(CommandEnd(exit_code=end.exit_code, stdout=end.stdout, stderr=end.stderr))
     about = {"turns": session.counts["calls"], "program_end": end.reason, "outcome": outcome.reason, "answer": outcome.answer}
-    return Work(ending=_ending(end, session.stop_reason, ended_well=outcome.ended_well), about=about)
+    return AgentResult(ending=_ending(end, session.stop_reason, ended_well=outcome.ended_well), about=about)
 
 
 def _ending(end: CommandResult, session_end: StopReason, *, ended_well: bool) -> Ending:

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from agentic.coding.agent_result import Ending
 from agentic.coding.config import OWN, CodingConfig
 from agentic.coding.prompts import FULL
 from agentic.coding.tiny.task import generate_rows
-from agentic.coding.work import Ending
 from vime.config import PromptStyle, RunConfig
 from vime.data.split import Split
-from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 
 ACTS = (
     "solves",
@@ -56,7 +56,7 @@ class CodingRehearsal(Rehearsal):
             if path
         }
 
-    def reply(self, asked: Asked) -> Reply | None:
+    def reply(self, asked: Asked) -> ScriptedReply | None:
         """The agent's next reply, or that of a sub-agent, by the act of the rollout."""
         method = CodingConfig.of(self.config)
         if method.prompt_style is PromptStyle.tiny or method.agent != OWN:
@@ -64,11 +64,11 @@ class CodingRehearsal(Rehearsal):
         act, path, old, new = self.act(asked, ACTS), *self._solution(asked.prompt)
         if FULL.explorer[:40] in asked.prompt:
             looked = self._next(asked, "explorer")
-            return Reply(text=call_text("view", path=path) if looked == 0 else f"The function is in {path}.")
+            return ScriptedReply(text=call_text("view", path=path) if looked == 0 else f"The function is in {path}.")
         if FULL.summarize[:40] in asked.prompt[-2000:]:
-            return Reply(text=f"The fault is in {path}; it has still to be edited.")
+            return ScriptedReply(text=f"The fault is in {path}; it has still to be edited.")
         if "Reply with a patch" in asked.prompt:
-            return Reply(text=f"```diff\n--- a/{path}\n+++ b/{path}\n@@ -1,1 +1,1 @@\n-{old}\n+{new}\n```")
+            return ScriptedReply(text=f"```diff\n--- a/{path}\n+++ b/{path}\n@@ -1,1 +1,1 @@\n-{old}\n+{new}\n```")
         number = self._next(asked, "main")
         edit, submit = call_text("edit", path=path, old=old, new=new), call_text("submit")
         scripts = {
@@ -86,7 +86,7 @@ class CodingRehearsal(Rehearsal):
         }
         replies = scripts[act]
         text = replies[min(number, len(replies) - 1)]
-        return Reply(text=text, cut=act == "cut", seconds=method.limits.seconds if act == "time" else 0.0)
+        return ScriptedReply(text=text, cut=act == "cut", seconds=method.limits.seconds if act == "time" else 0.0)
 
     def expected(self) -> dict[str, list[str]]:
         """Tools, kinds of sequences, endings and stop reasons."""

@@ -44,7 +44,7 @@ ALL = [SHELL, VIEW, EDIT, EXPLORE, SUBMIT]
 
 
 @dataclass(kw_only=True, slots=True)
-class Toolbox:
+class RepositoryTools:
     """Carries out tool calls. Whatever is wrong with a call becomes its result, which the agent is shown."""
 
     box: WorkspaceLike
@@ -112,11 +112,11 @@ class Toolbox:
 
 
 _TOOLS: dict[str, Callable[..., Awaitable[str]]] = {
-    "shell": Toolbox._shell,
-    "view": Toolbox._view,
-    "edit": Toolbox._edit,
-    "explore": Toolbox._explore,
-    "submit": Toolbox._submit,
+    "shell": RepositoryTools._shell,
+    "view": RepositoryTools._view,
+    "edit": RepositoryTools._edit,
+    "explore": RepositoryTools._explore,
+    "submit": RepositoryTools._submit,
 }
 
 

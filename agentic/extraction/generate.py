@@ -19,7 +19,7 @@ MOST_PROCESSES = 12
 """The limit on processes of each agent in a rollout worker; each has the memory of its library."""
 
 
-class Agents:
+class AgentProcesses:
     """Processes of one agent; each answers one question at a time."""
 
     def __init__(self, module: str, environment: str) -> None:
@@ -63,5 +63,5 @@ class Agents:
         )
 
 
-pydantic_ai = Agents("pydantic_ai_agent", "pydantic-ai-slim-2.66.0").generate
-smolagents = Agents("smolagents_agent", "smolagents-1.26.0").generate
+pydantic_ai = AgentProcesses("pydantic_ai_agent", "pydantic-ai-slim-2.66.0").generate
+smolagents = AgentProcesses("smolagents_agent", "smolagents-1.26.0").generate

@@ -13,10 +13,10 @@ from typing import Any
 
 from aiohttp import web
 
-from vime.chat.model import ServedModel
-from vime.chat.reading import Reader
+from vime.chat.reply_reader import ReplyReader
+from vime.chat.served_model import ServedModel
 from vime.config import ServingConfig
-from vime.gateway.server import Gateway
+from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession, Limits
 from vime.serving.client import TokenClient
 from vime.serving.endpoint import Endpoint
@@ -44,7 +44,7 @@ class Adapter:
         The parsers are vLLM's; their import takes seconds. Raises ValueError for one that does not fit the tokenizer.
         """
         self._tokenizer, self._limits = tokenizer, Limits(num_calls=max_turns_per_sid)
-        self._reader = Reader(tokenizer, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
+        self._reader = ReplyReader(tokenizer, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         self._endpoint = Endpoint(
             name=model,
             url=vllm_url.rstrip("/"),

@@ -10,7 +10,7 @@ from typing import Any
 from agentic.memagent.chunks import Splitter
 from agentic.memagent.config import MemAgentConfig
 from agentic.memagent.prompts import FINAL, MEMORY_PROMPT, NO_MEMORY
-from vime.data.rows import CONTEXT_FILE
+from vime.data.dataset import CONTEXT_FILE
 from vime.grading.qa import gold_in_prediction
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentic.memagent.prompts import ANSWER_WORDS
 from vime.config import PromptStyle, RunConfig
-from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 
 ACTS = ("right", "wrong", "answer_cut", "no_box", "memory_empty", "memory_cut")
 MEMORY, SINGLE = "Updated memory:", "<article>"
@@ -47,22 +47,22 @@ class MemAgentRehearsal(Rehearsal):
             [f"data: {MOST_PARAGRAPHS} paragraphs in each document of {', '.join(names)}, for the sake of time"] if names else []
         )
 
-    def reply(self, asked: Asked) -> Reply | None:
+    def reply(self, asked: Asked) -> ScriptedReply | None:
         """A memory or an answer, by the act of the rollout."""
         if self.config.model.name == PromptStyle.tiny.value:
             return None  # its model can play
         act, gold = self.act(asked, ACTS), self.gold_of(asked.prompt)
         if MEMORY in asked.prompt:
             if act == "memory_empty":
-                return Reply(text="")
+                return ScriptedReply(text="")
             text = f"The article has named {gold} so far (call {asked.turn})."
-            return Reply(text=text, cut=act == "memory_cut")
+            return ScriptedReply(text=text, cut=act == "memory_cut")
         answer = gold if act != "wrong" else "somewhere else"
         if act == "answer_cut":
-            return Reply(text="From the memory it follows that", cut=True)
+            return ScriptedReply(text="From the memory it follows that", cut=True)
         if act == "no_box":
-            return Reply(text=f"It is {answer}.")
-        return Reply(text=f"Therefore, {ANSWER_WORDS} {answer}. \\boxed{{{answer}}}")
+            return ScriptedReply(text=f"It is {answer}.")
+        return ScriptedReply(text=f"Therefore, {ANSWER_WORDS} {answer}. \\boxed{{{answer}}}")
 
     def expected(self) -> dict[str, list[str]]:
         """The stop reasons, and the possible outcomes for a memory and an answer."""

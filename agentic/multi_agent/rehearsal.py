@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from agentic.multi_agent.config import MultiAgentConfig, Role
 from vime.config import PromptStyle, RunConfig
-from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 from vime.thinking import CLOSE
 
 ACTS = ("right", "wrong", "no_solution", "no_judgment", "judgment_beyond", "selector_cut", "one_cut")
@@ -27,7 +27,7 @@ class MultiAgentRehearsal(Rehearsal):
             "aime_2024.jsonl": [{"problem": f"What is {n} times 2024?", "answer": str(n * 2024)} for n in (2, 3)],
         }
 
-    def reply(self, asked: Asked) -> Reply | None:
+    def reply(self, asked: Asked) -> ScriptedReply | None:
         """The reply of each role, by the act of the rollout."""
         method = MultiAgentConfig.of(self.config)
         if method.prompt_style is PromptStyle.tiny:
@@ -37,11 +37,11 @@ class MultiAgentRehearsal(Rehearsal):
         thinking = f"I think.\n{CLOSE}\n" if self.config.model.thinks else ""
         if role is Role.selector:
             judgments = {"no_judgment": "I cannot choose.", "judgment_beyond": "Judgment: 99"}
-            return Reply(text=thinking + judgments.get(act, "They agree.\nJudgment: 1"), cut=act == "selector_cut")
+            return ScriptedReply(text=thinking + judgments.get(act, "They agree.\nJudgment: 1"), cut=act == "selector_cut")
         if act == "no_solution" or (act == "one_cut" and asked.turn == 0):
-            return Reply(text="I think and think", cut=True)
+            return ScriptedReply(text="I think and think", cut=True)
         answer = "0" if act == "wrong" or asked.turn == 1 else gold
-        return Reply(text=f"{thinking}The answer is \\boxed{{{answer}}}")
+        return ScriptedReply(text=f"{thinking}The answer is \\boxed{{{answer}}}")
 
     def expected(self) -> dict[str, list[str]]:
         """The roles that are played, the models that play them, and the stop reasons."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from agentic.retool.config import ReToolConfig
 from vime.config import PromptStyle, RunConfig
-from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 
 ACTS = ("right", "wrong", "raises", "too_many", "cut", "no_program", "exits")
 PROGRAMS = {"right": "print(6 * 7)", "raises": "print(1 / 0)", "exits": "import os\nos._exit(3)"}
@@ -29,7 +29,7 @@ class ReToolRehearsal(Rehearsal):
             found[f"aime_{year}.jsonl"] = [{"problem": f"What is {n} times {year}?", "answer": str(n * year)} for n in (2, 3)]
         return found
 
-    def reply(self, asked: Asked) -> Reply | None:
+    def reply(self, asked: Asked) -> ScriptedReply | None:
         """The next part of the response."""
         method = ReToolConfig.of(self.config)
         if method.prompt_style is PromptStyle.tiny:
@@ -37,23 +37,23 @@ class ReToolRehearsal(Rehearsal):
         act, gold = self.act(asked, ACTS), self.gold_of(asked.prompt)
         if STRANDS_TOOL in asked.prompt:
             return self._strands_reply(asked, act, gold)
-        answer = Reply(text=f"<answer>\n\\boxed{{{'0' if act == 'wrong' else gold}}}\n</answer>")
+        answer = ScriptedReply(text=f"<answer>\n\\boxed{{{'0' if act == 'wrong' else gold}}}\n</answer>")
         if act == "cut":
-            return Reply(text="I reason without an", cut=True)
+            return ScriptedReply(text="I reason without an", cut=True)
         offered = "<code>" in asked.prompt.split("<|im_start|>user")[-1]
         if act in ("no_program", "wrong") or not offered or (asked.turn and act != "too_many"):
             return answer
-        return Reply(text=CALL.format(program=PROGRAMS.get(act, PROGRAMS["right"])))
+        return ScriptedReply(text=CALL.format(program=PROGRAMS.get(act, PROGRAMS["right"])))
 
-    def _strands_reply(self, asked: Asked, act: str, gold: str) -> Reply:
+    def _strands_reply(self, asked: Asked, act: str, gold: str) -> ScriptedReply:
         """The reply of the agent of Strands, which calls its tool by a schema."""
         program = PROGRAMS.get(act, PROGRAMS["right"])
         if act == "cut":
-            return Reply(text="I reason without an", cut=True)
+            return ScriptedReply(text="I reason without an", cut=True)
         if act in ("no_program", "wrong") or (asked.turn and act != "too_many"):
-            return Reply(text=f"It is \\boxed{{{'0' if act == 'wrong' else gold}}}")
+            return ScriptedReply(text=f"It is \\boxed{{{'0' if act == 'wrong' else gold}}}")
         call = json.dumps({"name": STRANDS_TOOL, "arguments": {"code": program}})
-        return Reply(text=f"<tool_call>\n{call}\n</tool_call>")
+        return ScriptedReply(text=f"<tool_call>\n{call}\n</tool_call>")
 
     def expected(self) -> dict[str, list[str]]:
         """Ends of programs, and the stop reasons."""

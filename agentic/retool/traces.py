@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentic.retool.prompts import CODE, INTERPRETED
 from vime.config import DatasetConfig
-from vime.data.rows import load_rows
+from vime.data.dataset import load_rows
 from vime.errors import ConfigError, Problem
 from vime.tiny.demonstration import Demonstration, filled
 from vime.trajectory.plain_text import control_tokens, render

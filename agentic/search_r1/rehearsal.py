@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agentic.search_r1.config import SearchR1Config
 from vime.config import PromptStyle, RunConfig
-from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 
 ACTS = ("search_then_right", "wrong", "never_answers", "invalid_then_right", "right_at_once", "turn_cut")
 SETS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wiki", "musique", "bamboogle")
@@ -24,20 +24,20 @@ class SearchR1Rehearsal(Rehearsal):
         texts = [f"The older bridge of pair {number} is in {place}." for number, place in enumerate(PLACES)] * 2
         return found | {corpus: [{"id": str(n), "title": f"Bridges {n}", "text": text} for n, text in enumerate(texts)]}
 
-    def reply(self, asked: Asked) -> Reply | None:
+    def reply(self, asked: Asked) -> ScriptedReply | None:
         """The next turn of the act."""
         if SearchR1Config.of(self.config).prompt_style is PromptStyle.tiny:
             return None  # its model can play
         act, gold = self.act(asked, ACTS), self.gold_of(asked.prompt)
-        right = Reply(text=f"<think> That is it. </think> <answer> {gold} </answer>")
-        search = Reply(text="<think> I look it up. </think> <search> older bridge </search>")
+        right = ScriptedReply(text=f"<think> That is it. </think> <answer> {gold} </answer>")
+        search = ScriptedReply(text="<think> I look it up. </think> <search> older bridge </search>")
         if act == "right_at_once" or (act != "never_answers" and asked.turn):
             return right
         if act == "wrong":
-            return Reply(text="<think> I guess. </think> <answer> nowhere </answer>")
+            return ScriptedReply(text="<think> I guess. </think> <answer> nowhere </answer>")
         if act == "turn_cut":
-            return Reply(text="<think> I think about it for as long as", cut=True)
-        return Reply(text="I do not know the form.") if act == "invalid_then_right" else search
+            return ScriptedReply(text="<think> I think about it for as long as", cut=True)
+        return ScriptedReply(text="I do not know the form.") if act == "invalid_then_right" else search
 
     def expected(self) -> dict[str, list[str]]:
         """Kinds of turns and answers, and the stop reasons."""

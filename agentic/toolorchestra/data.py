@@ -18,7 +18,7 @@ from typing import Any
 from agentic.toolorchestra.outcome import normalize
 from agentic.toolorchestra.rewards import ACCURACY, COST, LATENCY, wrong_weights
 from vime.config import DatasetConfig
-from vime.data.rows import load_rows
+from vime.data.dataset import load_rows
 
 logger = logging.getLogger(__name__)
 

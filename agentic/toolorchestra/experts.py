@@ -12,7 +12,7 @@ from typing import Any
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.prompts import UNAVAILABLE
 from agentic.toolorchestra.settings import ExpertConfig, LatencySource
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.rollout.context import Context
 from vime.rollout.tool import ToolOutcome, run_tool
 from vime.types import Message, Turn

@@ -14,7 +14,7 @@ from typing import Any
 
 from agentic.toolorchestra.rewards import Features, Preference, features_of_metadata, preference_score
 from vime.config import DatasetConfig
-from vime.data.rows import load_rows
+from vime.data.dataset import load_rows
 from vime.data.split import Split
 
 INSTRUCTION, VECTOR = "preference_instruction", "preference"

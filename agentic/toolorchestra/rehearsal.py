@@ -16,7 +16,7 @@ from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT
 from agentic.toolorchestra.orchestrator import Ending
 from agentic.toolorchestra.tau2 import why_absent
 from vime.config import DatasetConfig, PromptStyle, RunConfig
-from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 
 SHOP_ROWS = "agentic.toolorchestra.tiny.task.generate_rows"
 SOLVING = "You orchestrate tools and experts"
@@ -79,7 +79,7 @@ class ToolOrchestraRehearsal(Rehearsal):
             names.append(f"{train.name}, of which the questions are left")
         return [f"data: tasks of the built-in shop in {', '.join(names)}, because tau2-bench is not installed"] if names else []
 
-    def reply(self, asked: Asked) -> Reply | None:
+    def reply(self, asked: Asked) -> ScriptedReply | None:
         """Replies of orchestrator, experts and judge, by the act of the rollout."""
         if ToolOrchestraConfig.of(self.config).prompt_style is PromptStyle.tiny:
             return None  # its models can play
@@ -90,10 +90,12 @@ class ToolOrchestraRehearsal(Rehearsal):
             return self._solve(asked, self.act(asked, ACTS))
         act = self._acts.get(asked.session) or self.act(asked, ACTS)  # a baseline that is asked once begins here
         if JUDGING in asked.prompt:
-            return Reply(text="They differ." if act == "judge_unreadable" else f"Compared.\nVERDICT: {act != 'judged_wrong'}")
+            return ScriptedReply(
+                text="They differ." if act == "judge_unreadable" else f"Compared.\nVERDICT: {act != 'judged_wrong'}"
+            )
         if act == "broken_expert" and _asked_for(asked.prompt) != "answer":
-            return Reply(text="", error="the expert's server answered 503")
-        return Reply(text=self._expert(asked, act, gold))
+            return ScriptedReply(text="", error="the expert's server answered 503")
+        return ScriptedReply(text=self._expert(asked, act, gold))
 
     def expected(self) -> dict[str, list[str]]:
         """Tools, experts and their models, how calls of them end, the endings, the judge and the stop reasons."""
@@ -145,42 +147,44 @@ class ToolOrchestraRehearsal(Rehearsal):
         if self._serves():
             yield limits.evaluation_environment_steps, limits.evaluation_turns
 
-    def _solve(self, asked: Asked, act: str) -> Reply:
+    def _solve(self, asked: Asked, act: str) -> ScriptedReply:
         """The orchestrator's next call in the question-answering mode."""
         number, limits = self._next_turn(asked), ToolOrchestraConfig.of(self.config).limits
         offered = offered_in(asked.prompt)
         others = [(tool, alias) for tool, aliases in offered.items() if tool != ANSWER for alias in aliases]
         fixed = {"no_call": "I know it without any tool.", "malformed": "<tool_call>\n{broken\n</tool_call>", "cut": "I wonder"}
         if act in fixed:
-            return Reply(text=fixed[act], cut=act == "cut")
+            return ScriptedReply(text=fixed[act], cut=act == "cut")
         if act == "wrong_alias" and number == 0:
-            return Reply(text=call_text(ANSWER, {ALIAS[ANSWER]: "nobody"}))
+            return ScriptedReply(text=call_text(ANSWER, {ALIAS[ANSWER]: "nobody"}))
         num_calls = {"every_tool": len(others), "silent_expert": 3, "broken_expert": 1, "program_fails": 2}.get(act, 0)
         goes_on = act in ("turns", "time") or number < num_calls
         if not goes_on or not others:
-            return Reply(text=self._call(ANSWER, offered[ANSWER]))
+            return ScriptedReply(text=self._call(ANSWER, offered[ANSWER]))
         if act == "program_fails":
             others = [pair for pair in others if pair[0] == "enhance_reasoning"] or others
         tool, alias = others[0] if act == "silent_expert" else min(others, key=lambda pair: self._uses[pair])
         self._uses[tool, alias] += 1
         extra = {"query": "Is it so?"} if tool == CALL_EXPERT else {}
-        return Reply(text=call_text(tool, {ALIAS[tool]: alias, **extra}), seconds=limits.seconds if act == "time" else 0.0)
+        return ScriptedReply(
+            text=call_text(tool, {ALIAS[tool]: alias, **extra}), seconds=limits.seconds if act == "time" else 0.0
+        )
 
-    def _serve(self, asked: Asked, act: str) -> Reply:
+    def _serve(self, asked: Asked, act: str) -> ScriptedReply:
         """The orchestrator's next turn with a customer."""
         number, limits = self._next_turn(asked), ToolOrchestraConfig.of(self.config).limits
         orders = re.findall(r"order is (\d{4})", asked.prompt) or ["0000"]
         look_up = call_text("get_order", {"order_id": orders[0]})
         if act == "turn_cut":
-            return Reply(text="I look at the", cut=True)
+            return ScriptedReply(text="I look at the", cut=True)
         if act == "errors":
-            return Reply(text=call_text("get_order", {"order_id": "none"}))
+            return ScriptedReply(text=call_text("get_order", {"order_id": "none"}))
         if act in ("steps", "serve_time"):
-            return Reply(text=look_up, seconds=limits.seconds if act == "serve_time" else 0.0)
+            return ScriptedReply(text=look_up, seconds=limits.seconds if act == "serve_time" else 0.0)
         aliases = offered_in(asked.prompt).get(CALL_EXPERT, [])
         if act == "expert_serves" and number < len(aliases):
-            return Reply(text=call_text(CALL_EXPERT, {ALIAS[CALL_EXPERT]: aliases[number]}))
-        return Reply(text=look_up if number == 0 else "That is not possible.")
+            return ScriptedReply(text=call_text(CALL_EXPERT, {ALIAS[CALL_EXPERT]: aliases[number]}))
+        return ScriptedReply(text=look_up if number == 0 else "That is not possible.")
 
     def _expert(self, asked: Asked, act: str, gold: str) -> str:
         """The reply of an expert that is asked for a query, a program, an answer or advice, or that serves the customer."""

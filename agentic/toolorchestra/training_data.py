@@ -8,7 +8,7 @@ from typing import Any
 from agentic.toolorchestra.preferences import with_wishes
 from agentic.toolorchestra.tau2 import rows as tau2_rows
 from vime.config import DatasetConfig
-from vime.data.rows import load_rows
+from vime.data.dataset import load_rows
 from vime.errors import ConfigError, Problem
 
 logger = logging.getLogger(__name__)

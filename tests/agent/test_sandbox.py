@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from vime.agent import sandbox as module
-from vime.agent.program import Program
+from vime.agent.bounded_program import BoundedProgram
 from vime.agent.sandbox import NUM_PLACES, REASONS, Sandbox, SandboxResult, sandbox_problem
 from vime.config import SandboxConfig
 from vime.errors import SandboxError
@@ -398,7 +398,7 @@ def test_no_file_stays_open(end: str, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(module, "sandbox_command", lambda *_, **__: ["/nowhere/bwrap"])
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(4):
-        program = Program(SMALL, sandboxed=True)
+        program = BoundedProgram(SMALL, sandboxed=True)
         if end == "killed before its start":
             program.kill()
         with contextlib.suppress(SandboxError, FileNotFoundError):
@@ -411,7 +411,7 @@ async def test_sandboxes_share_places_and_who_gave_up_waiting_runs_nothing(tmp_p
     codes: list[str] = []
     release = threading.Event()
 
-    def fake(config: SandboxConfig, program: Program, code: str, *rest: object) -> SandboxResult:
+    def fake(config: SandboxConfig, program: BoundedProgram, code: str, *rest: object) -> SandboxResult:
         codes.append(code)
         release.wait(30)
         return SandboxResult(stdout=code, stderr="", exit_code=0, reason="finished", seconds=0.0)

@@ -11,7 +11,7 @@ from vime.algorithm.description import describe
 from vime.config import AlgorithmConfig, RunConfig
 from vime.errors import HookError
 from vime.preflight.compose import compose_run
-from vime.preflight.rules.algorithm import own_object
+from vime.preflight.rules.objective import own_object
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 MINE = """

@@ -8,7 +8,7 @@ import pytest
 from vime.algorithm.description import describe
 from vime.config import AlgorithmName
 from vime.preflight.compose import CONF, compose_run
-from vime.preflight.rules.algorithm import NAMED
+from vime.preflight.rules.objective import NAMED
 
 README = (Path(__file__).resolve().parents[2] / "vime" / "algorithm" / "README.md").read_text()
 METHODS = sorted(file.stem for file in (CONF / "method").glob("*.yaml"))

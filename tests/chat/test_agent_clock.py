@@ -8,10 +8,10 @@ import pytest
 
 from vime.chat import agent_clock
 from vime.chat.agent_clock import AgentClock
-from vime.chat.model import Listening
+from vime.chat.served_model import Listening
 from vime.chat.traffic import Traffic
 from vime.rollout.within import HookTimeout, within
-from vime.trajectory.trajectory import Prompt, Trajectory
+from vime.trajectory.trajectory import CallPrompt, Trajectory
 from vime.types import Turn
 
 
@@ -43,7 +43,7 @@ def test_of_parallel_waits_the_time_is_taken_off_once_inside_and_outside(now: li
 
 def test_a_call_stops_the_clock_from_when_its_server_is_lost_until_tokens_come(now: list[float]):
     clock, trajectory = AgentClock(), Trajectory()
-    held = trajectory.begin(Prompt.behind(None, [1]), model="actor")
+    held = trajectory.begin(CallPrompt.behind(None, [1]), model="actor")
     call, other = Listening(held, clock, None, None), Listening(held, clock, None, None)
     call.received(Turn(output_ids=[5], logprobs=[-0.5], weight_versions=[3]))
     now[0] += 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vime.chat.conversation import FORKS, KEPT
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.errors import ContextFullError
 from vime.trajectory import aside
 from vime.trajectory.plain_text import ControlTokens

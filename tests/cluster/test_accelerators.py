@@ -11,7 +11,7 @@ from vime.cluster.placement import Place
 from vime.config import RunConfig
 from vime.errors import ConfigError
 from vime.preflight.compose import compose_run
-from vime.preflight.rules import machine
+from vime.preflight.rules import machine_requirements
 from vime.trainer.rank import TrainerRank
 
 NEW, OLD = "580.82.07", "550.54.15"
@@ -71,7 +71,7 @@ def test_without_a_word_the_cluster_is_that_of_the_machine(
 @pytest.mark.parametrize("words", [(), ("model=qwen2.5-7b",), ("cluster=one_gpu", "model=qwen2.5-1.5b")])
 def test_a_gpu_machine_starts_what_its_cards_carry(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     machine_with(monkeypatch, tmp_path, gpus=8, build="gpu")
-    assert machine.gpus(config_of("+method=memagent", *words)) == []
+    assert machine_requirements.gpus(config_of("+method=memagent", *words)) == []
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_run_whose_build_driver_or_devices_are_not_those_of_its_cluster_is_ref
 ):
     machine_with(monkeypatch, tmp_path, gpus=gpus, build=build, driver=driver)
     monkeypatch.setenv("PATH", str(tmp_path))
-    (problem,) = machine.gpus(config_of("+method=memagent", "model=qwen2.5-7b", f"cluster={cluster}"))
+    (problem,) = machine_requirements.gpus(config_of("+method=memagent", "model=qwen2.5-7b", f"cluster={cluster}"))
     assert problem.key == "cluster.gpus_per_node" and said in problem.remedy
 
 

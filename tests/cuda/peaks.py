@@ -70,7 +70,7 @@ def offered() -> list[tuple[str, str]]:
     """All models, each with the clusters that have one GPU per rank of the model and, by the plan, enough memory; recipes."""
     from vime.cluster.layout import world_size
     from vime.preflight.compose import CONF
-    from vime.preflight.rules.memory import trainer_fits
+    from vime.preflight.rules.gpu_memory import trainer_fits
 
     found = []
     for name in sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem != SMALLEST):

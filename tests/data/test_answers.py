@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from vime.config import DatasetConfig
-from vime.data.rows import check_rows, load_rows, to_prompt
+from vime.data.dataset import check_rows, load_rows, to_prompt
 from vime.errors import ConfigError
 from vime.files.jsonl import write_lines
 

@@ -7,8 +7,8 @@ import pytest
 
 from agentic.agentflow.instructions import DAPO_AFTER, DAPO_BEFORE
 from vime.config import RunConfig
+from vime.data.dataset import to_prompt
 from vime.data.overlap import check_overlap
-from vime.data.rows import to_prompt
 from vime.data.source import RowSource
 from vime.errors import ConfigError
 from vime.evaluation.protocol import load_prompts

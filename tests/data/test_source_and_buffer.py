@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from vime.config import DataConfig, DatasetConfig, RunConfig
-from vime.data.rows import check_rows, load_rows, to_prompt
+from vime.data.dataset import check_rows, load_rows, to_prompt
 from vime.data.source import RowSource
 from vime.errors import ConfigError
 from vime.evaluation.protocol import load_prompts
 from vime.files.serialization import from_json, to_json
 from vime.orchestration.buffer import Buffer
 from vime.types import Group, Prompt, Rollout, Sample, StopReason, Turn
-from vime.workers.group_run import Progress
+from vime.workers.group_run import GroupProgress
 
 
 @pytest.fixture
@@ -239,9 +239,9 @@ def test_a_restored_buffer_has_the_same_groups_unfinished_prompts_and_progress()
     finish(buffer, 1)
     turn = Turn(key="k", output_ids=[1], logprobs=[-0.5], weight_versions=[3], finish_reason="stop")
     rollout = Rollout(rollout_id=5, group_index=0, stop_reason=StopReason.ANSWERED, samples=[Sample(tokens=[1])])
-    mine = Progress(prompt_index=0, version=3, finished={5: rollout}, turns={6: [turn]})
-    other = Progress(prompt_index=77, version=4, turns={0: [turn]})
-    before = Progress(prompt_index=3, version=2, turns={0: [turn]})
+    mine = GroupProgress(prompt_index=0, version=3, finished={5: rollout}, turns={6: [turn]})
+    other = GroupProgress(prompt_index=77, version=4, turns={0: [turn]})
+    before = GroupProgress(prompt_index=3, version=2, turns={0: [turn]})
     state = buffer.state({0: mine, 2: other, 3: before})
     restored = Buffer()
     restored.load(from_json(to_json(state, compact=True)))
@@ -259,6 +259,6 @@ def test_progress_that_would_be_too_old_is_sampled_again():
     buffer = make_buffer([3])
     turn = Turn(key="k", output_ids=[1], logprobs=[-0.5], weight_versions=[3], finish_reason="stop")
     restored = Buffer()
-    restored.load(buffer.state({0: Progress(prompt_index=0, version=3, turns={0: [turn]})}))
+    restored.load(buffer.state({0: GroupProgress(prompt_index=0, version=3, turns={0: [turn]})}))
     restored.start(5, max_staleness=1)
     assert (restored[0].version, restored[0].progress) == (5, None)

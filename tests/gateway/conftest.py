@@ -9,8 +9,8 @@ import pytest_asyncio
 from tests.completing import served_by
 from tests.gateway.scripted import Asked, Scripted
 from tests.qwen3_tokenizer import qwen3_tokenizer
-from vime.chat.reading import Reader
-from vime.gateway.server import Gateway
+from vime.chat.reply_reader import ReplyReader
+from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession
 from vime.trajectory.plain_text import control_tokens
 
@@ -21,9 +21,9 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture(scope="session")
-def reader(tokenizer: Any) -> Reader:
+def reader(tokenizer: Any) -> ReplyReader:
     control_tokens(tokenizer).hasten()  # as a worker does that opens sessions
-    return Reader(tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
+    return ReplyReader(tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
 
 
 @pytest_asyncio.fixture
@@ -39,7 +39,7 @@ async def opened(gateway: Gateway, tokenizer: Any, request: pytest.FixtureReques
     found: list[Asked] = []
 
     def open_session(
-        *replies: str, fork: bool = True, other_reader: Reader | None = None, model: Any = None, **options: Any
+        *replies: str, fork: bool = True, other_reader: ReplyReader | None = None, model: Any = None, **options: Any
     ) -> Asked:
         model = model(tokenizer) if model is not None else Scripted(tokenizer, list(replies))
         reader = other_reader or request.getfixturevalue("reader")  # importing the parsers takes seconds

@@ -13,11 +13,11 @@ from backports import zstd
 from openai import APIConnectionError, APIStatusError, BadRequestError
 
 from tests.gateway.scripted import Asked, user
-from vime.chat.reading import Reader, unread_calls
+from vime.chat.reply_reader import ReplyReader, unread_calls
 from vime.errors import ConfigError, SampleError, ServerError
-from vime.gateway.server import MOST_BODY_BYTES, Gateway
+from vime.gateway.gateway import MOST_BODY_BYTES, Gateway
 from vime.gateway.session import Limits
-from vime.gateway.sessions import Parsers, Sessions
+from vime.gateway.session_manager import Parsers, SessionManager
 from vime.types import Sample
 
 pytestmark = pytest.mark.slow
@@ -198,7 +198,7 @@ async def test_a_call_that_cannot_be_answered_loses_the_attempt_whatever_the_age
 
 async def test_tools_that_no_reply_could_call_end_the_run(opened: Callable[..., Asked], tokenizer: Any):
     for parser, words in ((None, "there is no parser"), ("qwen3_coder", "does not read the calls")):
-        other = Reader(tokenizer, tool_parser=parser)
+        other = ReplyReader(tokenizer, tool_parser=parser)
         other.unread = unread_calls(tokenizer, {}, other) if parser else ""
         asked = opened("</think>one<|im_end|>", other_reader=other)
         await asked.ask(user("1?"))
@@ -209,14 +209,14 @@ async def test_tools_that_no_reply_could_call_end_the_run(opened: Callable[..., 
 
 
 async def test_parsers_that_do_not_fit_the_model_are_named(opened: Callable[..., Asked]):
-    sessions = Sessions({"actor": Parsers(tool_parser="mistral")})
+    sessions = SessionManager({"actor": Parsers(tool_parser="mistral")})
     with pytest.raises(ConfigError, match=r"model\.tool_parser=mistral"):
         await sessions.reader(opened().session.model)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"enable_thinking": False}])
 def test_parsers_that_fit_read_what_the_template_writes(tokenizer: Any, arguments: dict[str, Any]):
-    reader = Reader(tokenizer, tool_parser="hermes", reasoning_parser="qwen3", template_args=arguments)
+    reader = ReplyReader(tokenizer, tool_parser="hermes", reasoning_parser="qwen3", template_args=arguments)
     assert unread_calls(tokenizer, arguments, reader) == ""
 
 
@@ -260,7 +260,7 @@ async def test_where_nothing_is_trained_a_client_may_constrain_what_is_sampled(
     opened: Callable[..., Asked], tokenizer: Any, reasoning_parser: str | None
 ):
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call>'
-    reader = Reader(tokenizer, tool_parser="hermes", reasoning_parser=reasoning_parser)
+    reader = ReplyReader(tokenizer, tool_parser="hermes", reasoning_parser=reasoning_parser)
     asked = opened('{"x": 1}<|im_end|>', f"{call}<|im_end|>", constrains=True, other_reader=reader)
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}

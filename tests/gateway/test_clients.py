@@ -16,7 +16,7 @@ from client_engine import ScriptedModel
 from client_environments import ANTHROPIC, OPENAI
 from clients import table, try_case
 
-from vime.gateway.server import Gateway
+from vime.gateway.gateway import Gateway
 
 pytestmark = pytest.mark.slow
 """They import vLLM's parsers."""

@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from tests.gateway.scripted import Asked, user
-from vime.chat.reading import Reader
-from vime.gateway import server
+from vime.chat.reply_reader import ReplyReader
+from vime.gateway import gateway as module
 
 AT_ONCE, OPEN, SENT = 4, 12, 30
 AGENTS = 500
@@ -23,18 +23,18 @@ AGENTS = 500
 async def test_a_flood_is_bounded_and_others_are_served(
     opened: Callable[..., Asked], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    read, num_read = server._body, 0
+    read, num_read = module._body, 0
 
     async def counting(http: web.Request) -> bytes:
         nonlocal num_read
         num_read += 1
         return await read(http)
 
-    monkeypatch.setattr(server, "_body", counting)
-    monkeypatch.setattr(server, "MOST_AT_ONCE", AT_ONCE)
-    monkeypatch.setattr(server, "MOST_OPEN", OPEN)
-    flooded = opened(*["Done.<|im_end|>"] * OPEN, other_reader=Reader(tokenizer))
-    other = opened("Hello.<|im_end|>", other_reader=Reader(tokenizer))
+    monkeypatch.setattr(module, "_body", counting)
+    monkeypatch.setattr(module, "MOST_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(module, "MOST_OPEN", OPEN)
+    flooded = opened(*["Done.<|im_end|>"] * OPEN, other_reader=ReplyReader(tokenizer))
+    other = opened("Hello.<|im_end|>", other_reader=ReplyReader(tokenizer))
     flooded.model.go.clear()
     url = f"{flooded.session.openai_url}/chat/completions"
 
@@ -57,7 +57,7 @@ async def test_a_flood_is_bounded_and_others_are_served(
 
 
 async def test_agents_that_begin_at_once_are_connected_while_the_event_loop_is_busy(opened: Callable[..., Asked], tokenizer: Any):
-    url = urlsplit(opened(other_reader=Reader(tokenizer)).session.url)
+    url = urlsplit(opened(other_reader=ReplyReader(tokenizer)).session.url)
     most = int(Path("/proc/sys/net/core/somaxconn").read_text())
     with ExitStack() as connections:
         for _ in range(min(AGENTS, most)):  # nothing is awaited, so none of them is taken meanwhile

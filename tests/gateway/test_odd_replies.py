@@ -14,11 +14,11 @@ import odd_replies
 from odd_replies import SETUPS, Setup, played
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
-from vime.chat import reading
+from vime.chat import reply_reader
 from vime.chat.marks import Divided, Phase
-from vime.chat.reading import Reader, Reading
+from vime.chat.reply_reader import Reading, ReplyReader
 from vime.chat.request import Delta
-from vime.gateway import server
+from vime.gateway import gateway as module
 from vime.gateway.anthropic_messages import AnthropicMessages
 from vime.gateway.session import AgentSession
 from vime.trajectory import dialogue
@@ -58,7 +58,7 @@ async def test_it_finds_an_answer_behind_thinking_that_was_never_closed(monkeypa
 
 
 async def test_it_finds_thinking_that_the_prompt_had_ended(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Reader, "_thinks", lambda self, prompt_ids: True)
+    monkeypatch.setattr(ReplyReader, "_thinks", lambda self, prompt_ids: True)
     assert "where no reasoning begins" in await problems(monkeypatch, SETUPS[1])
 
 
@@ -75,7 +75,7 @@ async def test_it_finds_arguments_that_are_lost(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_it_finds_a_tag_in_a_string_that_ends_a_call(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "plain_calls", lambda text, openings: text)
+    monkeypatch.setattr(reply_reader, "plain_calls", lambda text, openings: text)
     assert "calls [] in place of [" in await problems(monkeypatch, SETUPS[2])
 
 
@@ -92,8 +92,8 @@ async def test_it_finds_a_stream_that_swallows_what_cannot_be_read(monkeypatch: 
 
 
 async def test_it_finds_an_attempt_that_is_lost_to_half_a_surrogate_pair(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "_arguments", lambda written: written)
-    monkeypatch.setattr(server, "_json", lambda body, status=200: web.Response(body=orjson.dumps(body), status=status))
+    monkeypatch.setattr(reply_reader, "_arguments", lambda written: written)
+    monkeypatch.setattr(module, "_json", lambda body, status=200: web.Response(body=orjson.dumps(body), status=status))
     assert "surrogates not allowed" in await problems(monkeypatch, SETUPS[2])
 
 

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 
 from tests.gateway.scripted import Asked, user
 from vime.errors import SampleError
-from vime.gateway.server import DIALECTS
+from vime.gateway.gateway import DIALECTS
 from vime.types import Sample
 
 pytestmark = pytest.mark.slow

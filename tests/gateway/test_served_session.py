@@ -10,10 +10,10 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 
 from vime.chat.agent_clock import AgentClock
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.traffic import Traffic
 from vime.gateway.session import AgentSession
-from vime.gateway.sessions import Sessions
+from vime.gateway.session_manager import SessionManager
 from vime.serving.client import TokenClient
 from vime.types import Sample
 
@@ -76,7 +76,7 @@ async def test_an_agent_gives_the_same_samples_natively_and_over_http(model: Ser
         conversation.add(question)
         await conversation.reply(max_tokens=24)
     (native,) = conversation.samples(Sample())
-    sessions = Sessions()
+    sessions = SessionManager()
     for stream in (False, True):
         async with sessions.open(model) as session:
             await play(session, stream=stream)
@@ -90,7 +90,7 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_stream_is_a_pause_of_i
     stack = served["tied"]
     await stack.serving.events()
     model.sampling = {"ignore_eos": True}
-    sessions, clock = Sessions(), model.clock
+    sessions, clock = SessionManager(), model.clock
     async with sessions.open(model) as session:
         client = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret, max_retries=0)
         asked: Any = {"model": "policy", "messages": [{"role": "user", "content": "?"}], "max_tokens": 400}
@@ -113,7 +113,7 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_stream_is_a_pause_of_i
 
 
 async def test_new_weights_in_the_middle_of_a_stream_are_a_pause_of_it(model: ServedModel, served: dict[str, Any]):
-    stack, sessions = served["tied"], Sessions()
+    stack, sessions = served["tied"], SessionManager()
     model.sampling = {"ignore_eos": True}
     for _ in range(NUM_TRIES):
         pieces, changed = [], None
@@ -140,7 +140,7 @@ async def test_new_weights_in_the_middle_of_a_stream_are_a_pause_of_it(model: Se
 async def test_a_gate_that_is_closed_in_the_middle_of_a_stream_is_a_pause_before_the_next_answer(
     model: ServedModel, served: dict[str, Any]
 ):
-    stack, sessions, traffic = served["tied"], Sessions(), Traffic()
+    stack, sessions, traffic = served["tied"], SessionManager(), Traffic()
     model.sampling, model.traffic = {"ignore_eos": True}, traffic
     async with sessions.open(model) as session:
         client = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret, max_retries=0)

@@ -12,7 +12,7 @@ import pytest
 from tests.gateway.scripted import Asked, user
 from vime.algorithm.batch import build_updates
 from vime.algorithm.policy_gradient import PolicyGradient
-from vime.chat.reading import Reader
+from vime.chat.reply_reader import ReplyReader
 from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, Normalization, RunConfig
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
@@ -55,7 +55,7 @@ async def test_the_weight_of_a_rollout_does_not_depend_on_its_branches(
 ):
     found: list[list[Sample]] = []
     for shape in (LINEAR, LINEAR, *BRANCHED):
-        asked = opened(*REPLIES, other_reader=Reader(tokenizer))
+        asked = opened(*REPLIES, other_reader=ReplyReader(tokenizer))
         found.append(await played(asked, shape))
         asked.audit()
     linear, other, *branched = found
@@ -68,7 +68,7 @@ async def test_the_weight_of_a_rollout_does_not_depend_on_its_branches(
 
 
 async def test_split_credit_makes_up_for_an_equal_weight_of_each_sequence(opened: Callable[..., Asked], tokenizer: Any):
-    found = [await played(opened(*REPLIES, other_reader=Reader(tokenizer)), shape) for shape in (LINEAR, BRANCHED[0])]
+    found = [await played(opened(*REPLIES, other_reader=ReplyReader(tokenizer)), shape) for shape in (LINEAR, BRANCHED[0])]
     good, bad = weights_of(found, Aggregation.sample, Credit.split)
     assert good > 0 and good == pytest.approx(-bad)
     good, bad = weights_of(found, Aggregation.sample, Credit.share)

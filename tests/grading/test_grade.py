@@ -6,9 +6,9 @@ import pytest
 
 from vime.grading import maths
 from vime.grading.answer import answer_of, has_box
-from vime.grading.choice import letter
 from vime.grading.game24 import numbers_of, solves
 from vime.grading.grade import grade
+from vime.grading.multiple_choice import letter
 from vime.grading.number import number
 
 

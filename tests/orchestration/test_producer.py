@@ -16,7 +16,7 @@ from vime.orchestration.buffer import Buffer
 from vime.orchestration.journal import Journal
 from vime.orchestration.producer import Producer
 from vime.types import Group, Prompt, Rollout, Sample, StopReason, rollout_id_of
-from vime.workers.group_run import Progress, Resampled
+from vime.workers.group_run import GroupProgress, Resampled
 
 
 class CountingSource:
@@ -47,7 +47,14 @@ class Runner:
         """Version of the oldest token by slot."""
 
     async def run_group(
-        self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int, num_wanted: int | None, progress: Progress | None
+        self,
+        *,
+        prompt: Prompt,
+        slot: int,
+        num_rollouts: int,
+        version: int,
+        num_wanted: int | None,
+        progress: GroupProgress | None,
     ) -> Group:
         self.started.append((prompt.index, version))
         self.versions[slot] = version
@@ -77,7 +84,7 @@ class Runner:
         self.versions[slot] = version
         return Resampled(version=version, members=(0, 1))
 
-    async def progress(self) -> dict[int, Progress]:
+    async def progress(self) -> dict[int, GroupProgress]:
         return {}
 
 

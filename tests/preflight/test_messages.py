@@ -8,7 +8,7 @@ import pytest
 from vime.errors import ConfigError
 from vime.preflight import compose
 from vime.preflight.compose import compose_run, why_finished
-from vime.preflight.rules import engine
+from vime.preflight.rules import vllm_arguments
 from vime.preflight.sweep import expand, scores_of, show
 from vime.preflight.validation import find_problems
 from vime.report.summary import RunScore, summarize_runs, write_summary
@@ -58,7 +58,7 @@ def test_an_address_that_is_none_of_the_hub_is_refused(path: str) -> None:
 
 def test_an_argument_that_vllm_does_not_know_is_refused_with_the_one_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"enable_prefix_caching": None, "kv_cache_dtype": ["auto", "fp8"]}
-    monkeypatch.setattr(engine, "known_flags", lambda: known)
+    monkeypatch.setattr(vllm_arguments, "known_flags", lambda: known)
     arguments = "+serving.models.actor.vllm_args"
     key = "serving.models.actor.vllm_args"
     assert (
@@ -66,7 +66,7 @@ def test_an_argument_that_vllm_does_not_know_is_refused_with_the_one_that_was_me
     )
     assert "use one of auto, fp8" in remedies(f"{arguments}.kv_cache_dtype=fp9")[f"{key}.kv_cache_dtype"]
     assert not remedies(f"{arguments}.kv-cache-dtype=fp8")
-    monkeypatch.setattr(engine, "known_flags", lambda: None)
+    monkeypatch.setattr(vllm_arguments, "known_flags", lambda: None)
     assert not remedies(f"{arguments}.anything=1"), "where vLLM cannot be asked, its server says it"
 
 

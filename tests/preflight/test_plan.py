@@ -20,7 +20,7 @@ from vime.preflight.compose import CONF, compose_run
 from vime.preflight.plan import show_plan, wrapped
 from vime.preflight.plan.amounts import gib
 from vime.preflight.plan.duration import step_flops, time
-from vime.preflight.plan.processes import held_by_gpus, memory, parts
+from vime.preflight.plan.planned_processes import held_by_gpus, memory, parts
 from vime.preflight.plan.steps import batch, generation
 from vime.preflight.validation import find_problems
 from vime.types import COLUMNS, Sample

@@ -6,7 +6,7 @@ import pytest
 
 from vime.memory.processes import trainer_memory
 from vime.preflight.compose import CONF, compose_run
-from vime.preflight.plan.processes import memory
+from vime.preflight.plan.planned_processes import memory
 
 EXPERIMENTS = sorted(path.stem for path in (Path(CONF) / "experiment").glob("*.yaml"))
 MODELS = sorted(path.stem for path in (Path(CONF) / "model").glob("*.yaml"))

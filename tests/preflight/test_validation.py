@@ -11,7 +11,7 @@ import pytest
 
 from vime.errors import ConfigError, Problem
 from vime.preflight.compose import compose_run
-from vime.preflight.rules import machine
+from vime.preflight.rules import machine_requirements
 from vime.preflight.validation import find_problems
 
 METHOD = "+method=memagent"
@@ -371,7 +371,7 @@ def test_a_name_on_the_hub_is_not_looked_up():
 def test_shared_memory_too_small_for_the_weights_is_refused(words: list[str], text: str | None, monkeypatch: pytest.MonkeyPatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000 if str(path) == "/dev/shm" else 2**50))
-    problems = machine.shared_memory(compose_run([METHOD, *words]).config)
+    problems = machine_requirements.shared_memory(compose_run([METHOD, *words]).config)
     assert [problem.key for problem in problems] == ["cluster.weight_transfer"] * (text is not None)
     assert text is None or problems[0].remedy.startswith(text)
 

@@ -10,14 +10,14 @@ import pytest
 from agentic.agentflow.config import AgentFlowConfig
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.config import ModelAPI, ServingConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.dataset import load_rows, to_prompt
 from vime.inside_vllm.forced_tokens import FORCED
 from vime.preflight.compose import compose_run
-from vime.rehearsal.outcome import STOP
+from vime.rehearsal.findings import STOP
 from vime.rehearsal.scripted_client import ScriptedClient, ScriptedClients
 from vime.rehearsal.shrink import shrink
 from vime.rehearse import write_files
-from vime.retrieval.client import Passage
+from vime.retrieval.retriever import Passage
 from vime.serving.endpoint import Endpoint
 from vime.serving.flags import max_model_len_of
 from vime.types import Turn

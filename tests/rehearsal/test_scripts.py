@@ -9,8 +9,8 @@ import pytest
 
 from vime.config import DatasetConfig, MethodConfig, RunConfig, ServingConfig
 from vime.inside_vllm.forced_tokens import FORCED
-from vime.rehearsal.outcome import MARK, Outcome, write_outcome
-from vime.rehearsal.script import Asked, Rehearsal, Reply
+from vime.rehearsal.findings import MARK, RehearsalFindings, write_findings
+from vime.rehearsal.script import Asked, Rehearsal, ScriptedReply
 from vime.rehearsal.scripted_client import UNSCRIPTED_TOKENS, ScriptedClient, ScriptedClients
 
 EOS = 9
@@ -61,8 +61,8 @@ class Echo:
 
 
 class OneTwo(Rehearsal):
-    def reply(self, asked: Asked) -> Reply | None:
-        replies = {"1": Reply(text="12"), "2": Reply(text="12", cut=True, seconds=30.0)}
+    def reply(self, asked: Asked) -> ScriptedReply | None:
+        replies = {"1": ScriptedReply(text="12"), "2": ScriptedReply(text="12", cut=True, seconds=30.0)}
         return replies.get(asked.prompt)
 
 
@@ -83,8 +83,8 @@ async def test_a_reply_goes_to_the_server_as_tokens_of_the_request(prompt: int, 
     assert cast(Any, await client.chat(messages, max_tokens=100))["max_tokens"] == UNSCRIPTED_TOKENS
 
 
-def test_an_outcome_is_marked_and_names_what_never_occurred(tmp_path: Path):
-    outcome = Outcome(
+def test_findings_are_marked_and_name_what_never_occurred(tmp_path: Path):
+    findings = RehearsalFindings(
         experiment="mine",
         counts={"tool": {"search": 3}},
         absent={"tool": ["answer"], "stop reason": ["time_limit"]},
@@ -93,6 +93,6 @@ def test_an_outcome_is_marked_and_names_what_never_occurred(tmp_path: Path):
         seconds=12.0,
         peak_gib=1.5,
     )
-    text = write_outcome(tmp_path, outcome)
+    text = write_findings(tmp_path, findings)
     assert text == (tmp_path / "rehearsal.md").read_text() and text.count(MARK) == 2
     assert "Never occurred: tool answer, stop reason time_limit." in text and "| tool | search | 3 |" in text

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from vime.config import RunConfig
 from vime.files.provenance import plain
-from vime.report.metrics import MetricsWriter
+from vime.report.metrics_file import MetricsWriter
 from vime.report.summary import RunScore, summarize_runs
 
 

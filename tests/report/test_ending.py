@@ -14,20 +14,20 @@ from vime.preflight.compose import compose_run
 from vime.preflight.sweep import expand
 from vime.report.ending import ending_of, read_ending
 from vime.report.run_directory import RunDirectory
-from vime.session import Session
+from vime.run_output import RunOutput
 from vime.types import Group, Prompt, Rollout, StopReason
 
 
 def test_a_failed_run_has_a_report_with_the_error_on_top(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["+method=memagent", f"output_dir={tmp_path / 'run'}"]
-    with pytest.raises(InfrastructureError), Session.open(compose_run(words)):
+    with pytest.raises(InfrastructureError), RunOutput.open(compose_run(words)):
         raise InfrastructureError("32 of 32 rollouts failed (my_agent.py:8)\nTraceback of <them>")
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.index("InfrastructureError: 32 of 32 rollouts failed (my_agent.py:8)") < page.index("Where it comes from")
     assert "Traceback of &lt;them&gt;" in page and ">failed</span>" in page
     shown = capfd.readouterr().out
     assert "InfrastructureError after 0 of" in shown and "report.html" in shown and "logs" in shown
-    with Session.open(compose_run([*words, "resume=true"])):
+    with RunOutput.open(compose_run([*words, "resume=true"])):
         assert read_ending(tmp_path / "run") is None, "the run goes on"
 
 
@@ -43,7 +43,7 @@ def test_the_rollouts_that_failed_are_kept_when_they_end_the_run(tmp_path: Path)
     tally.add(group)
     error = tally.problem()
     assert error is not None and error.groups == [group]
-    with pytest.raises(InfrastructureError), Session.open(compose_run(["+method=memagent", f"output_dir={tmp_path / 'run'}"])):
+    with pytest.raises(InfrastructureError), RunOutput.open(compose_run(["+method=memagent", f"output_dir={tmp_path / 'run'}"])):
         raise error
     kept = RunDirectory(tmp_path / "run").read_rollouts(1)
     assert [(line["stop_reason"], line["traceback"]) for line in kept] == [("generate_raised", "at my_agent.py")] * 2
@@ -76,7 +76,7 @@ def test_the_command_of_a_point_of_a_sweep_goes_on_with_its_settings(tmp_path: P
     for number, point in enumerate(expand(words).points):
         own = [setting("logger.group", folder.name), *point, setting("output_dir", str(folder / str(number)))]
         first = compose_run(own)
-        with pytest.raises(KeyboardInterrupt), Session.open(first):
+        with pytest.raises(KeyboardInterrupt), RunOutput.open(first):
             raise KeyboardInterrupt
         ending = read_ending(folder / str(number))
         assert ending is not None

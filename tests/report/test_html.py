@@ -15,7 +15,7 @@ from vime.files.provenance import plain
 from vime.report.axes import axes_of
 from vime.report.charts import Series, line_chart, smoothing
 from vime.report.html import with_ends, write_report
-from vime.report.metrics import MetricsWriter
+from vime.report.metrics_file import MetricsWriter
 from vime.report.run_directory import RunDirectory
 from vime.report.summary import RunScore, append_scores, summarize_runs
 from vime.types import EvalLog

@@ -6,7 +6,7 @@ import pytest
 
 from vime.report.rotation import keep_newest
 from vime.report.run_directory import RunDirectory
-from vime.report.trace import NUM_PARTS, TraceWriter, read_trace
+from vime.report.trace_file import NUM_PARTS, TraceWriter, read_trace
 from vime.types import Group, Prompt, Rollout, Sample
 
 

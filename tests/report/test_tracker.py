@@ -15,9 +15,9 @@ import pytest
 from vime.config import RolloutDetail, RunConfig, TrackerName
 from vime.evaluation.conditions import Job
 from vime.files.record import Recorder
+from vime.report.metric_units import unit_of
 from vime.report.tracked_run import kept_id
 from vime.report.tracker import Tracker
-from vime.report.units import unit_of
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 PROMPT = Prompt(index=0, row=3, messages=[{"role": "user", "content": "2+2?"}], ground_truth=["4"])

@@ -14,10 +14,10 @@ from vime.config import RetrievalConfig, RunConfig, ServingConfig
 from vime.errors import ServerError
 from vime.preflight.compose import compose_run
 from vime.preflight.plan.models import serving
-from vime.preflight.plan.processes import placement_table
+from vime.preflight.plan.planned_processes import placement_table
 from vime.preflight.validation import find_problems
-from vime.retrieval.client import Retriever
 from vime.retrieval.deployment import Retrieval
+from vime.retrieval.retriever import Retriever
 
 
 def deployment(config: RunConfig, run_dir: Path) -> Retrieval:

@@ -14,8 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from vime.config import RetrievalBackend, RetrievalConfig
 from vime.errors import ServerError
 from vime.retrieval.__main__ import main
-from vime.retrieval.batching import Batcher
-from vime.retrieval.client import BadQueryError, Retriever
+from vime.retrieval.batching import QueryBatcher
+from vime.retrieval.retriever import BadQueryError, Retriever
 from vime.retrieval.service import MAX_QUERIES, RetrievalService
 from vime.serving.endpoint import Address
 
@@ -137,7 +137,7 @@ async def test_a_search_that_fails_costs_its_requests_only():
             return [[] for _ in queries]
 
     index: Any = Breaks()
-    batcher = Batcher(index)
+    batcher = QueryBatcher(index)
     with pytest.raises(ServerError, match="away"):
         await batcher.search(["a"], 1)
     index.fails = False

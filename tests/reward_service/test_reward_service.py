@@ -16,11 +16,11 @@ from aiohttp import web
 from tests.sampled import sample_of
 from vime.config import RewardServiceConfig, RolloutConfig, RunConfig
 from vime.errors import RewardServiceError
-from vime.reward_service import client as client_module
 from vime.reward_service import hook
-from vime.reward_service.batches import RewardBatches
-from vime.reward_service.client import RewardClient
-from vime.reward_service.protocol import read_answer
+from vime.reward_service import reward_client as client_module
+from vime.reward_service.reward_batches import RewardBatches
+from vime.reward_service.reward_client import RewardClient
+from vime.reward_service.wire_format import read_answer
 from vime.rollout.context import Context, Sampling
 from vime.types import COUNTS, Reward, Rollout, Sample, StopReason, Turn
 from vime.workers.isolation import Hooks, run_rollout

@@ -12,7 +12,7 @@ import agentic.memagent
 from agentic.memagent.chunks import ChunkAt
 from agentic.memagent.config import MemAgentConfig
 from vime.config import ChatConfig, Mode, RunConfig, ServedModelConfig
-from vime.evaluation.conditions import Row, label_of, needs_trained_model, rows_of, shown_rows
+from vime.evaluation.conditions import EvaluationRow, label_of, needs_trained_model, rows_of, shown_rows
 from vime.serving.endpoint import Endpoint
 from vime.types import Prompt, Rollout, StopReason
 from vime.workers.worker import RolloutWorker
@@ -83,7 +83,7 @@ def test_rows_by_mode_and_their_names() -> None:
     assert not needs_trained_model(config)
     config.evaluation.rows = ["trained", "scaffold@gpt"]
     assert rows_of(config) == ["trained", "scaffold@gpt"] and needs_trained_model(config)
-    assert Row.of("scaffold@gpt") == Row(way="scaffold", model="gpt")
+    assert EvaluationRow.of("scaffold@gpt") == EvaluationRow(way="scaffold", model="gpt")
     assert label_of("scaffold@gpt") == "gpt, scaffold"
     assert shown_rows("eval", ["trained", "single_turn@gpt"]) == {
         "trained": "trained scaffold",

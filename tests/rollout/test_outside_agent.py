@@ -12,11 +12,11 @@ import pytest
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.agent.entry import entry_problems
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.config import Constraints, MethodConfig, RolloutConfig, RunConfig, SessionConfig
 from vime.errors import ContextFullError, SampleError
-from vime.gateway.sessions import Sessions
+from vime.gateway.session_manager import SessionManager
 from vime.rollout.context import Context, Sampling
 from vime.rollout.outside_agent import load_generate
 from vime.types import Rollout, Sample, StopReason, Turn
@@ -102,7 +102,7 @@ SAMPLE = Sample(prompt="2 + 2?", label=["four"], metadata={"hint": "a sum"})
 SAMPLING = Sampling(temperature=1.0, top_p=1.0)
 
 
-def context_of(sessions: Sessions, **session: Any) -> Context:
+def context_of(sessions: SessionManager, **session: Any) -> Context:
     tokenizer = qwen3_tokenizer()
     model = ServedModel(
         client=Client(tokenizer),
@@ -118,7 +118,7 @@ def context_of(sessions: Sessions, **session: Any) -> Context:
 
 
 async def run(path: str, *, question: str = "2 + 2?", **session: Any) -> list[Sample]:
-    sessions, sample = Sessions(), replace(SAMPLE, prompt=question)
+    sessions, sample = SessionManager(), replace(SAMPLE, prompt=question)
     try:
         return await load_generate(path)(context_of(sessions, **session), sample, SAMPLING)  # type: ignore[return-value]
     finally:
@@ -127,7 +127,7 @@ async def run(path: str, *, question: str = "2 + 2?", **session: Any) -> list[Sa
 
 async def rollout_of(path: str) -> Rollout:
     """A rollout as a worker runs it, with one retry."""
-    sessions, trace = Sessions(), Trace()
+    sessions, trace = SessionManager(), Trace()
 
     def make_context(attempt: int) -> Context:
         return replace(context_of(sessions), trace=trace)
@@ -206,7 +206,7 @@ async def test_an_agent_that_fails_on_a_reply_that_is_not_as_it_asked_for_has_en
 @pytest.mark.parametrize("evaluation", [False, True])
 @pytest.mark.parametrize("constraints", [Constraints.free, Constraints.refuse])
 async def test_the_trained_model_is_held_to_nothing_or_refuses_and_others_are_held(constraints: Constraints, evaluation: bool):
-    sessions = Sessions()
+    sessions = SessionManager()
     context = context_of(sessions)
     context.config.gateway.constraints = constraints
     frozen = replace(context.models["actor"].untrained, name="judge")
@@ -258,7 +258,7 @@ class Endpoint:
 
 async def test_a_baseline_behind_a_chat_api_answers_the_same_agent(agents: Path):
     model = ServedModel(client=Endpoint(), name="paid", max_model_len=1000, sampling={"temperature": 0.5}, shows_tokens=False)
-    sessions = Sessions()
+    sessions = SessionManager()
     context = Context(config=RunConfig(), evaluation=True, session_id="s", models={"actor": model}, sessions=sessions)
     found = await load_generate(f"{agents}:solve_in_a_thread")(context, Sample(prompt="?"), Sampling(temperature=1.0, top_p=1.0))
     assert isinstance(found, list) and found[0].response == found[0].metadata["output"] == "1 9 {'temperature': 0.5}"

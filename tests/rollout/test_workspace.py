@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vime.agent.workspace import Prepared, prepare
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.config import RunConfig, WorkspaceConfig
 from vime.errors import SandboxError
 from vime.gateway.session import AgentSession

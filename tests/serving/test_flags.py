@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from vime.config import ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
 from vime.inside_vllm.plugin import register
-from vime.preflight.rules import models, serving
+from vime.preflight.rules import model_shape, serving
 from vime.serving.flags import server_arguments, server_environment, to_flags
 from vime.serving.router import router_command
 from vime.weights.payload import NUM_SYNCED_SERVERS
@@ -158,11 +158,11 @@ def test_incomplete_or_unknown_scaling_is_refused_by_field(wrong: dict, key: str
     model = ModelConfig(max_position_embeddings=512, rope_parameters=YARN | wrong)
     served = {"long": ServedModelConfig(rope_parameters=YARN | wrong)}
     config = RunConfig(model=model, serving=ServingConfig(models=served))
-    assert [problem.key for problem in models.rotary_embeddings(config)] == [f"model.rope_parameters.{key}"]
+    assert [problem.key for problem in model_shape.rotary_embeddings(config)] == [f"model.rope_parameters.{key}"]
     assert [p.key for p in serving.rotary_embeddings(config)] == [f"serving.models.long.rope_parameters.{key}"]
 
 
 def test_more_positions_than_the_scaling_allows_are_refused():
     config = RunConfig(model=ModelConfig(max_position_embeddings=513, rope_parameters=YARN))
-    (problem,) = models.rotary_embeddings(config)
+    (problem,) = model_shape.rotary_embeddings(config)
     assert problem.key == "model.max_position_embeddings" and "512" in problem.remedy

@@ -8,7 +8,7 @@ import pytest
 
 from vime.errors import ServerError
 from vime.preflight.plan.models import serving
-from vime.preflight.plan.processes import placement_table
+from vime.preflight.plan.planned_processes import placement_table
 from vime.processes.secret import headers
 from vime.rollout.context import Sampling
 from vime.serving.client import TokenClient

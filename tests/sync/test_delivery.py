@@ -12,7 +12,7 @@ from vime.sync.delivery import WeightDelivery
 SENT = {"sync/num_servers": 1.0}
 
 
-class Turns:
+class Colocation:
     """The owner of the GPUs."""
 
     def __init__(self, *, shared: bool) -> None:
@@ -30,7 +30,7 @@ class Delivery(WeightDelivery):
     """Sends nothing, and probes when it may."""
 
     def __init__(self, *, shared: bool = False, num_servers: int = 1) -> None:
-        self._turns: Any = Turns(shared=shared)
+        self._colocation: Any = Colocation(shared=shared)
         self._probing, self.may_answer, self.num_servers = None, asyncio.Event(), num_servers
         self.error: Exception | None = None
 
@@ -39,7 +39,7 @@ class Delivery(WeightDelivery):
 
     async def probe(self, version: int) -> dict[str, float]:
         await self.may_answer.wait()
-        self._turns.happened.append("probe")
+        self._colocation.happened.append("probe")
         if self.error is not None:
             raise self.error
         return {"probe/num_servers": float(version)}
@@ -47,7 +47,7 @@ class Delivery(WeightDelivery):
 
 async def test_a_sync_is_over_before_its_probe_which_can_be_waited_for_twice():
     delivery = Delivery()
-    assert await delivery.sync(1) == SENT and delivery._turns.happened == ["send"]
+    assert await delivery.sync(1) == SENT and delivery._colocation.happened == ["send"]
     delivery.may_answer.set()
     assert await delivery.compared() == await delivery.compared() == {"probe/num_servers": 1.0}
     await delivery.sync(2)
@@ -62,7 +62,7 @@ async def test_servers_that_disagree_are_an_error_of_whoever_waits_and_of_the_ne
     for wait in (delivery.compared, lambda: delivery.sync(2)):
         with pytest.raises(WeightSyncError, match="they disagree"):
             await wait()
-    assert delivery._turns.happened == ["send", "probe"], "nothing is sent after it"
+    assert delivery._colocation.happened == ["send", "probe"], "nothing is sent after it"
 
 
 async def test_whoever_stops_waiting_does_not_end_the_probe():
@@ -78,7 +78,7 @@ async def test_on_shared_gpus_the_servers_have_their_turn_after_the_probe():
     delivery = Delivery(shared=True)
     delivery.may_answer.set()
     await delivery.sync(1)
-    assert delivery._turns.happened == ["send", "probe", "to servers"]
+    assert delivery._colocation.happened == ["send", "probe", "to servers"]
 
 
 async def test_a_sync_that_reached_no_server_probes_none_and_the_end_of_a_run_ends_the_probe():

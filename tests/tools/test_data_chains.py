@@ -25,7 +25,7 @@ from tools.prepare_data import main, read_table
 from vime.algorithm.batch import build_updates
 from vime.algorithm.choice import algorithm_of
 from vime.config import RunConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.dataset import load_rows, to_prompt
 from vime.data.source import RowSource
 from vime.grading.grade import grade
 from vime.preflight.compose import compose_run

@@ -18,7 +18,7 @@ from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RunConfig
 from vime.evaluation.protocol import begin, load_prompts, protocol_of
 from vime.files.provenance import plain
 from vime.report.charts import Series
-from vime.report.results import read_published
+from vime.report.results_page import read_published
 
 METHODS = sorted(path.stem for path in (RESULTS / "papers").glob("*.yaml"))
 

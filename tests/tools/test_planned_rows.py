@@ -15,7 +15,7 @@ from vime.config import RunConfig
 from vime.evaluation.conditions import rows_of
 from vime.preflight.compose import compose_run
 from vime.report.columns import names_of
-from vime.report.results import build_page, read_published
+from vime.report.results_page import build_page, read_published
 
 METHODS = sorted(path.stem for path in (RESULTS / "papers").glob("*.yaml"))
 OF_PAPERS = ("agentflow", "memagent", "toolorchestra")

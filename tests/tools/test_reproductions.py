@@ -24,7 +24,7 @@ from tools.reproductions import (
 )
 from vime.config import RunConfig
 from vime.preflight.compose import compose_run
-from vime.report.results import read_published
+from vime.report.results_page import read_published
 
 TABLE = yaml.safe_load((Path(reproductions.__file__).parent / "datasets.yaml").read_text())
 EFFORTS = {name: Effort(**read_published(RESULTS / "papers" / f"{name}.yaml")["effort"]) for name in METHODS}

@@ -18,7 +18,7 @@ from step_agents import generate
 from step_ours import Source, Step
 
 from tests.completing import context_with
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.config import RunConfig
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.context import Sampling

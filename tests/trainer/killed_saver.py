@@ -26,7 +26,7 @@ megatron_setup.set_up()
 
 import torch  # noqa: E402
 
-from vime import checkpoint  # noqa: E402
+from vime import run_checkpoints  # noqa: E402
 from vime.trainer import optimizer_state, parallel  # noqa: E402
 from vime.trainer.lockstep import LockstepEngine  # noqa: E402
 
@@ -85,7 +85,7 @@ async def save_for_ever(config: Any, folder: Path, tell: Callable[..., object], 
     address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"
     parallel.initialize(config.trainer, rank=0, address=address, seed=0)
     engine = LockstepEngine(config)
-    checkpoints = checkpoint.Checkpoints(folder, config.trainer, OneRank(engine))
+    checkpoints = run_checkpoints.Checkpoints(folder, config.trainer, OneRank(engine))
     newest, step = checkpoints.newest(), 0
     if newest is not None:
         driver = await checkpoints.load(newest)
@@ -127,7 +127,7 @@ def one_round(config: Any, folder: Path, operation: int) -> list[dict[str, Any]]
 
 def main() -> None:
     """All rounds."""
-    checkpoint.POLL_SECONDS = 0.005
+    run_checkpoints.POLL_SECONDS = 0.005
     model, folder, num_kills, report = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     spec = importlib.util.spec_from_file_location("trainer_fixtures", Path(__file__).with_name("conftest.py"))
     assert spec is not None and spec.loader is not None

@@ -11,7 +11,7 @@ import torch
 from vime.config import RunConfig
 from vime.errors import ConfigError
 from vime.preflight.compose import compose_run
-from vime.preflight.rules import machine
+from vime.preflight.rules import machine_requirements
 
 ORIGINAL, FACTOR = 64, 4.0
 VOCAB = 160
@@ -110,7 +110,7 @@ def test_another_theta_than_the_checkpoints_is_refused(
 
 def test_a_longer_context_than_the_checkpoints_is_refused_before_anything_starts() -> None:
     config = compose_run(["+method=memagent"]).config
-    assert machine.checkpoint(config) == []
+    assert machine_requirements.checkpoint(config) == []
     config.model.max_position_embeddings *= 4
-    (problem,) = machine.checkpoint(config)
+    (problem,) = machine_requirements.checkpoint(config)
     assert problem.key == "model.max_position_embeddings" and "model.rope_parameters" in problem.remedy

@@ -13,7 +13,7 @@ from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.trajectory.dialogue import COMPACTED, EDITED, MAIN, RETRY, SUBAGENT, Dialogue
 from vime.trajectory.messages import parsed
 from vime.trajectory.template import THINKING_DROPPED, ChatTemplate
-from vime.trajectory.trajectory import Call, Prompt, Trajectory
+from vime.trajectory.trajectory import Call, CallPrompt, Trajectory
 from vime.types import Message, Sample, Turn
 
 TOOLS = [{"type": "function", "function": {"name": "search", "description": "", "parameters": {"type": "object"}}}]
@@ -61,9 +61,9 @@ class Played:
     def __init__(self, tokenizer: Any, *, fork: bool = True, **arguments: Any) -> None:
         self.tokenizer, self.arguments = tokenizer, arguments
         self.trajectory, self.dialogue = Trajectory(), Dialogue(ChatTemplate(tokenizer, arguments), fork=fork)
-        self.asked: list[tuple[Prompt, Call]] = []
+        self.asked: list[tuple[CallPrompt, Call]] = []
 
-    def ask(self, messages: list[Message], answer: Message, *, cut: bool = False, **options: Any) -> Prompt:
+    def ask(self, messages: list[Message], answer: Message, *, cut: bool = False, **options: Any) -> CallPrompt:
         prompt = self.dialogue.prompt(messages, **options)
         ids = self.tokenizer.encode(as_written(answer), add_special_tokens=False)
         ids = ids[:-1] if cut else ids

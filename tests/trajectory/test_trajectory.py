@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vime.trajectory.trajectory import Call, Prompt, Trajectory, call_key
+from vime.trajectory.trajectory import Call, CallPrompt, Trajectory, call_key
 from vime.types import Sample, Turn
 
 IDS = st.lists(st.integers(0, 3), min_size=1, max_size=4)
@@ -147,5 +147,5 @@ def test_a_call_in_flight_counts_with_the_versions_that_it_may_still_get():
     trajectory = Trajectory()
     sent(trajectory, [1]).received(turn([2]))
     assert trajectory.oldest_version(unknown=0) == 0 and trajectory.oldest_version(unknown=7) == 1
-    trajectory.begin(Prompt.behind(None, [1]), model="judge", trained=False)
+    trajectory.begin(CallPrompt.behind(None, [1]), model="judge", trained=False)
     assert trajectory.oldest_version(unknown=7) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.sampled import sample_of
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.files.serialization import from_json, to_json
 from vime.types import Column, Sample, Turn
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vime.report.metrics import Curve
+from vime.report.metrics_file import Curve
 from vime.view.alarms import RULES, alarms
 
 STEPS = list(range(1, 61))

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.report.test_html import make_run, scores
-from tests.view.test_index import append
+from tests.view.test_rollout_index import append
 from vime.report.paired import compare
 from vime.report.summary import append_scores
 from vime.view.comparison import changed_items, compare_runs, paired

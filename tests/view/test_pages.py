@@ -25,9 +25,9 @@ from vime.files.provenance import plain
 from vime.files.record import Recorder
 from vime.model.pieces import TokenPieces
 from vime.report.charts import smoothing
-from vime.report.ending import Ending, write_ending
+from vime.report.ending import RunEnding, write_ending
 from vime.report.html import write_report
-from vime.report.metrics import MetricsWriter
+from vime.report.metrics_file import MetricsWriter
 from vime.report.run_directory import LOCK, RunDirectory
 from vime.report.summary import RunScore, append_scores
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
@@ -155,7 +155,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
     folder = tmp_path_factory.mktemp("outputs")
     for number in range(2):
         ended = write_run(folder / "sweep" / str(number), seed=number)
-        ending = Ending(error="ValueError", text=SCRIPT, step=5, num_steps=100, checkpoint=None, go_on="python -m vime.run")
+        ending = RunEnding(error="ValueError", text=SCRIPT, step=5, num_steps=100, checkpoint=None, go_on="python -m vime.run")
         write_ending(ended.path, ending)
     return {name: write_run(folder / name, seed=seed) for seed, name in enumerate(("first", "second"))}
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.view.test_index import append, item, rollout
+from tests.view.test_rollout_index import append, item, rollout
 from vime.files.jsonl import write_lines
 from vime.view import search
-from vime.view.entry import Entry, entry_of
-from vime.view.index import Index
+from vime.view.index_entry import IndexEntry, entry_of
 from vime.view.query import SORTS, Filters, facets, find
+from vime.view.rollout_index import RolloutIndex
 
 LINES = [rollout(1 + n % 3, n, stop_reason=("answered", "time_limit")[n % 2], dataset=f"set_{n % 2}") for n in range(30)]
 ITEMS = [item(n, strict=float(n % 2), evaluation="step2" if n > 5 else "") for n in range(10)]
 ENTRIES = [entry_of(line) for line in [*LINES, *ITEMS]]
-CHECKS: dict[str, Callable[[Entry, Any], bool]] = {
+CHECKS: dict[str, Callable[[IndexEntry, Any], bool]] = {
     "min_step": lambda entry, value: entry.step >= value,
     "max_step": lambda entry, value: entry.step <= value,
     "min_reward": lambda entry, value: entry.reward >= value,
@@ -55,13 +55,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Conne
         (run / name).mkdir()
     write_lines(run / "rollouts" / "step_000001.jsonl", LINES)
     append(run / "evaluation" / "docs-0.jsonl", ITEMS)
-    index = Index(run, run / "cache")
+    index = RolloutIndex(run, run / "cache")
     index.update()
     with closing(index.connection()) as connection:
         yield connection
 
 
-def passes(entry: Entry, given: dict[str, Any]) -> bool:
+def passes(entry: IndexEntry, given: dict[str, Any]) -> bool:
     """True if an entry passes filters, seen without an index."""
     return all(CHECKS[name](entry, value) if name in CHECKS else getattr(entry, name) == value for name, value in given.items())
 

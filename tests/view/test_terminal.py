@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from tests.report.test_html import make_run
-from tests.view.test_index import item, rollout
+from tests.view.test_rollout_index import item, rollout
 from vime.files.jsonl import append_line, write_lines
-from vime.report.ending import Ending, write_ending
+from vime.report.ending import RunEnding, write_ending
 from vime.view.runs import Runs
 from vime.view.terminal import HEIGHT, chart, screen
 
@@ -55,7 +55,7 @@ def test_a_run_that_ended_before_its_time_shows_its_error_and_no_time_left(tmp_p
     directory = make_run(tmp_path / "outputs" / "run")
     write_lines(directory.path / "metrics.jsonl", [{"step": 5, "time": 1.0, "reward/mean": 0.5, "time/step_seconds": 2.0}])
     told = "Traceback …\nValueError: \x1b[2Jno such column"
-    ending = Ending(error="ValueError", text=told, step=5, num_steps=100, checkpoint=4, go_on="python -m vime.run resume=true")
+    ending = RunEnding(error="ValueError", text=told, step=5, num_steps=100, checkpoint=4, go_on="python -m vime.run resume=true")
     write_ending(directory.path, ending)
     console = Console(width=80, record=True, file=(tmp_path / "out").open("w"), color_system=None)
     console.print(screen(Runs([directory.path]).all()[0], width=80))

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from vime.warm import client
-from vime.warm.client import OwnHost, run_on_new_host, run_on_waiting_host
+from vime.warm import hosted_run
+from vime.warm.hosted_run import OwnHost, run_on_new_host, run_on_waiting_host
 
 PROGRAM = """
 import signal
 import sys
-from vime.warm import client
+from vime.warm import hosted_run
 signal.signal(signal.SIGINT, signal.default_int_handler)
-client.COMMAND = [sys.executable, "-m", "vime.warm.host", "--run", "tests.warm.made_runs.run"]
-host = client.OwnHost()
+hosted_run.COMMAND = [sys.executable, "-m", "vime.warm.host", "--run", "tests.warm.made_runs.run"]
+host = hosted_run.OwnHost()
 try:
     print("ended with", host.run(["wait"]), flush=True)
 except KeyboardInterrupt:
@@ -35,7 +35,7 @@ finally:
 def made_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts of these tests start no real run."""
     command = [sys.executable, "-m", "vime.warm.host", "--run", "tests.warm.made_runs.run"]
-    monkeypatch.setattr(client, "COMMAND", command)
+    monkeypatch.setattr(hosted_run, "COMMAND", command)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_after_a_run_that_kills_its_process_another_makes_the_next(host: OwnHost
 
 def test_a_changed_variable_gets_a_new_process(host: OwnHost, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     variables = [{"PATH": "/bin"}, {"PATH": "/bin"}, {"PATH": "/usr/bin"}]
-    monkeypatch.setattr(client.psutil.Process, "environ", lambda _: variables[0])
+    monkeypatch.setattr(hosted_run.psutil.Process, "environ", lambda _: variables[0])
     for _ in range(3):
         assert host.run(["good"]) == 0
         variables.pop(0)
@@ -105,10 +105,10 @@ def test_a_waiting_host_makes_the_next_run_from_its_folder_until_it_is_ended(
     assert run_on_waiting_host(["good"]) is None
     assert run_on_new_host(["good"], seconds=60.0, started=time.time()) == 0
     assert run_on_waiting_host(["fail"]) == 1
-    with client._taken(client._socket_path()) as path:  # as another client does while its run goes on
+    with hosted_run._taken(hosted_run._socket_path()) as path:  # as another client does while its run goes on
         assert path is not None and run_on_waiting_host(["good"]) is None
     assert run_on_waiting_host(["good", "cluster.keep_warm=0"]) is None
     pids, words = told(capfd)
     assert words == ["good", "fail"] and len(set(pids)) == 1
     with socket.socket(socket.AF_UNIX) as connection:
-        assert not client._connects(connection, client._socket_path())
+        assert not hosted_run._connects(connection, hosted_run._socket_path())

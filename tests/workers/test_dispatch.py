@@ -10,7 +10,7 @@ import pytest
 from tests.virtual_time import run
 from vime.types import Rollout, StopReason
 from vime.workers.dispatch import Dispatcher, Station, Work, WorkerLost
-from vime.workers.group_run import Progress
+from vime.workers.group_run import GroupProgress
 
 START_SECONDS, GROUP_SECONDS, DEADLY_SECONDS = 10.0, 60.0, 20.0
 JUDGEMENT_SECONDS = 0.01
@@ -102,7 +102,7 @@ def test_work_is_found_where_it_is_and_forgets_what_is_sampled_again():
         simulation = Simulation(rightly, num_workers=2)
         dispatcher = simulation.dispatcher
         await dispatcher.start()
-        old = Progress(prompt_index=3, version=4, finished={0: rollout(0), 1: rollout(1)})
+        old = GroupProgress(prompt_index=3, version=4, finished={0: rollout(0), 1: rollout(1)})
         runs = [
             asyncio.ensure_future(dispatcher.run("run_group", {"deadly": False, "slot": slot, "version": 4, "progress": old}))
             for slot in range(4)
@@ -115,7 +115,7 @@ def test_work_is_found_where_it_is_and_forgets_what_is_sampled_again():
         work.heard = {1: rollout(1), 2: rollout(2)}
         work.resampled((0, 1), version=7)
         assert list(work.heard) == [2] and work.arguments["version"] == 7
-        assert work.arguments["progress"] == Progress(prompt_index=3, version=7) and len(old.finished) == 2
+        assert work.arguments["progress"] == GroupProgress(prompt_index=3, version=7) and len(old.finished) == 2
         await asyncio.gather(*runs)
         assert dispatcher.find("run_group", slot=3) is None
         dispatcher.stop()

@@ -13,7 +13,7 @@ import pytest
 from jinja2.exceptions import TemplateError, UndefinedError
 
 from tests.sampled import sample_of
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.config import RolloutConfig, RunConfig
 from vime.errors import BadRequestError, ConfigError, ContextFullError, Problem, SandboxError, ServerError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.config import RunConfig
 from vime.errors import RepeatabilityError
 from vime.evaluation.repeatable import BY_CHANCE, COUNTS, check_repeatable

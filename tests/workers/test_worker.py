@@ -11,10 +11,10 @@ from tests.sampled import sample_of
 from vime.config import LoggerConfig, MethodConfig, RolloutConfig, RunConfig, ServingConfig
 from vime.errors import ServerError
 from vime.files.serialization import from_json, to_json
-from vime.orchestration.metrics import batch_metrics
+from vime.orchestration.batch_metrics import batch_metrics
 from vime.serving.topology import Endpoint
 from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason, Turn
-from vime.workers.group_run import Progress, Resampled
+from vime.workers.group_run import GroupProgress, Resampled
 from vime.workers.worker import RolloutWorker
 
 PROMPT = Prompt(index=3, row=3, messages=[{"role": "user", "content": "go"}], ground_truth=["x"])
@@ -268,7 +268,7 @@ async def test_a_rollout_that_is_interrupted_goes_on_with_its_finished_turns_mas
     running = asyncio.create_task(worker.run_group(prompt=PROMPT, slot=2, num_rollouts=2, version=5))
     await until(lambda: len(server.prompts) >= 4)
     server.hold = {"0", "1"}
-    progress = Progress.from_dict(from_json(to_json((await worker.progress())[2].to_dict(), compact=True)))
+    progress = GroupProgress.from_dict(from_json(to_json((await worker.progress())[2].to_dict(), compact=True)))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await asyncio.sleep(0.01)
@@ -363,7 +363,7 @@ async def test_a_worker_tells_once_what_has_ended_of_its_unfinished_groups(make_
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
-    again = Progress(prompt_index=3, version=5, turns={1: []}).with_finished(news[7])
+    again = GroupProgress(prompt_index=3, version=5, turns={1: []}).with_finished(news[7])
     num_asked = len(server.prompts)
     server.hold = set()
     group = await worker.run_group(prompt=PROMPT, slot=3, num_rollouts=2, version=5, progress=again)

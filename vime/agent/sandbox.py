@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from vime.agent.bounded_program import BoundedProgram
 from vime.agent.bubblewrap import (
     ENVIRONMENT,
     INTERPRETER,
@@ -36,7 +37,6 @@ from vime.agent.bubblewrap import (
     sandbox_command,
 )
 from vime.agent.memory_file import sealed_file
-from vime.agent.program import Program
 from vime.agent.system_calls import filter_program, machine_is_known
 from vime.config import SandboxConfig
 from vime.errors import SandboxError
@@ -112,7 +112,7 @@ class Sandbox:
         Raises SandboxError if the sandbox does not start. If the call is cancelled, the program is ended.
         """
         async with self.place():
-            program = Program(self._config, sandboxed=self._sandboxed)
+            program = BoundedProgram(self._config, sandboxed=self._sandboxed)
             loop = asyncio.get_running_loop()
             work = loop.run_in_executor(_threads, _run, self._config, program, code, stdin, self._sandboxed)
             try:
@@ -135,7 +135,7 @@ def sandbox_problem() -> str | None:
         return f"setpriv is missing: install it (apt-get install util-linux), {remedy}"
     config = SandboxConfig(num_processes=4, packages=[])
     try:
-        result = _run(config, Program(config, sandboxed=True), _TRIAL, "", True)
+        result = _run(config, BoundedProgram(config, sandboxed=True), _TRIAL, "", True)
     except SandboxError as error:
         return f"bubblewrap cannot start a sandbox ({error}): allow user namespaces (in a container: run it privileged), {remedy}"
     if (result.reason, result.stdout) == ("finished", "3\n"):
@@ -169,7 +169,7 @@ def _places_of_this_loop() -> asyncio.Semaphore:
     return _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(NUM_PLACES))
 
 
-def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandboxed: bool) -> SandboxResult:
+def _run(config: SandboxConfig, program: BoundedProgram, code: str, stdin: str, sandboxed: bool) -> SandboxResult:
     """Runs the program and blocks until it has ended."""
     with ExitStack() as stack:
         written_inside = stack.enter_context(ExitStack())
@@ -239,7 +239,7 @@ def _file(stack: ExitStack, content: str | bytes) -> int:
     return file
 
 
-def _result_of(config: SandboxConfig, program: Program, exit_code: int, seconds: float) -> SandboxResult:
+def _result_of(config: SandboxConfig, program: BoundedProgram, exit_code: int, seconds: float) -> SandboxResult:
     """The result of a program that has ended. Raises SandboxError if it never began."""
     stderr = program.read["stderr"].decode(errors="replace")[-config.output_characters :]
     exit_code = 128 - exit_code if exit_code < 0 else exit_code

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vime.chat.reading import Reader
+from vime.chat.reply_reader import ReplyReader
 from vime.chat.request import ChatRequest
 from vime.errors import BadRequestError, ContextFullError
 from vime.trajectory.aside import SHORT_PROMPT, aside, in_thread
@@ -21,11 +21,11 @@ from vime.trajectory.dialogue import Dialogue
 from vime.trajectory.messages import ASSISTANT
 from vime.trajectory.plain_text import control_tokens
 from vime.trajectory.template import chat_template
-from vime.trajectory.trajectory import Call, Prompt
+from vime.trajectory.trajectory import Call, CallPrompt
 from vime.types import Message, Sample, Turn
 
 if TYPE_CHECKING:
-    from vime.chat.model import ServedModel
+    from vime.chat.served_model import ServedModel
 
 FORKS = "conversation_forks"
 """Counts per rollout how often the chat template rewrote earlier messages (dropped earlier thinking, say)."""
@@ -139,7 +139,7 @@ class Conversation:
         """The trainable sequences of this conversation alone; those of the whole rollout are `context.samples`."""
         return self._model.trajectory.samples(template, metadata, calls=self.calls)
 
-    async def _rendered(self, dialogue: Dialogue) -> Prompt:
+    async def _rendered(self, dialogue: Dialogue) -> CallPrompt:
         """The prompt of the next reply; counts where the template has rewritten earlier messages."""
         if self._written is not None:
             return self._onward()
@@ -152,15 +152,15 @@ class Conversation:
             self._model.trace.count(KEPT)
         return replace(prompt, kind="")  # the agent knows what this conversation is; only those of clients are told apart
 
-    def _onward(self) -> Prompt:
+    def _onward(self) -> CallPrompt:
         """The prompt of a reply that goes on behind text which the environment has written."""
         before = self.calls[-1] if self.calls else None
         written = self._written or []
         if before is None or not self.messages or self._dialogue is None:
-            return Prompt.behind(before, written, goes_on=before is not None)
+            return CallPrompt.behind(before, written, goes_on=before is not None)
         return self._dialogue.onward(before, written, list(self.messages), self._tools)
 
-    def _read(self, reader: Reader | None, prompt: Prompt, turn: Turn) -> Message:
+    def _read(self, reader: ReplyReader | None, prompt: CallPrompt, turn: Turn) -> Message:
         """The message of a reply: as the parsers read it, or all of its text but the token that ends it."""
         ids = turn.output_ids
         if reader is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from vime.config import RunConfig
-from vime.data.rows import FILES, check_rows, load_rows, to_prompt
+from vime.data.dataset import FILES, check_rows, load_rows, to_prompt
 from vime.errors import ConfigError, Problem, written
 from vime.types import Prompt
 

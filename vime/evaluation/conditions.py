@@ -16,14 +16,14 @@ AT = "@"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """One row; `model` is None for the trained model. Example: `Row(way="single_turn", model="gpt")`."""
+class EvaluationRow:
+    """One row; `model` is None for the trained model. Example: `EvaluationRow(way="single_turn", model="gpt")`."""
 
     way: str
     model: str | None = None
 
     @classmethod
-    def of(cls, name: str) -> "Row":
+    def of(cls, name: str) -> "EvaluationRow":
         """The row of a name like `scaffold` or `scaffold@gpt`."""
         way, _, model = name.partition(AT)
         return cls(way=way, model=model or None)
@@ -61,7 +61,9 @@ def num_item_runs(config: RunConfig, rows: list[str]) -> int | None:
 
 def needs_trained_model(config: RunConfig) -> bool:
     """True if any row asks the trained model, which is then served."""
-    return config.mode is not Mode.eval or any(Row.of(row).model is None for row in rows_of(config)) or not rows_of(config)
+    return (
+        config.mode is not Mode.eval or any(EvaluationRow.of(row).model is None for row in rows_of(config)) or not rows_of(config)
+    )
 
 
 def shown_rows(mode: str, measured: Iterable[str] = ()) -> dict[str, str]:
@@ -78,7 +80,7 @@ def shown_rows(mode: str, measured: Iterable[str] = ()) -> dict[str, str]:
 
 def label_of(row: str) -> str:
     """`scaffold@gpt` is shown as `gpt, scaffold`."""
-    parsed = Row.of(row)
+    parsed = EvaluationRow.of(row)
     if parsed.model is None:
         return LABELS.get(row, row)
     return f"{parsed.model}, {'single turn' if parsed.way == SINGLE_TURN else 'scaffold'}"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from vime.config import DatasetConfig, RunConfig
-from vime.data.rows import check_rows, load_rows, to_prompt
+from vime.data.dataset import check_rows, load_rows, to_prompt
 from vime.errors import ConfigError, Problem, written
 from vime.files.jsonl import write_text
 from vime.files.provenance import plain, without_secrets

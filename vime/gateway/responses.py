@@ -23,7 +23,7 @@ ECHOED = ("metadata", "instructions", "previous_response_id", "temperature", "to
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class KeptResponse:
     """An answer that its client may refer to."""
 
     messages: list[Message]
@@ -39,7 +39,7 @@ class Responses:
     count_route: ClassVar[str] = "/v1/responses/input_tokens"
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, KeptResponse] = OrderedDict()
 
     def parse(self, body: dict[str, Any]) -> ChatRequest:
         """Raises Refused for images, files and background work; tools that OpenAI's servers would run are left out."""
@@ -109,7 +109,7 @@ class Responses:
         }
         if request.options["store"]:
             conversation = [*request.options["conversation"], answer.message]
-            self._kept[body["id"]] = Kept(messages=conversation, body=body)
+            self._kept[body["id"]] = KeptResponse(messages=conversation, body=body)
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return body
@@ -142,7 +142,7 @@ class Responses:
         del self._kept[response_id]
         return {"id": response_id, "object": "response", "deleted": True}
 
-    def _find(self, response_id: str) -> Kept:
+    def _find(self, response_id: str) -> KeptResponse:
         found = self._kept.get(response_id)
         if found is None:
             raise Refused(

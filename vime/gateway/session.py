@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 from jinja2.exceptions import TemplateError
 
-from vime.chat.model import ServedModel
-from vime.chat.reading import Reader, Reading, check_parser
+from vime.chat.reply_reader import Reading, ReplyReader, check_parser
 from vime.chat.request import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused, Usage, deltas_of
+from vime.chat.served_model import ServedModel
 from vime.errors import BadRequestError, ContextFullError, SampleError
 from vime.gateway.constraints import freely, unmet
 from vime.gateway.pending_call import PendingCall
@@ -28,7 +28,7 @@ from vime.trajectory.aside import SHORT_PROMPT, aside, in_thread
 from vime.trajectory.dialogue import Dialogue
 from vime.trajectory.messages import ASSISTANT, TOOL, calls_of
 from vime.trajectory.template import chat_template
-from vime.trajectory.trajectory import Call, Prompt
+from vime.trajectory.trajectory import Call, CallPrompt
 from vime.types import Message, Sample, StopReason, Turn
 
 DEFAULT_MAX_TOKENS = 4096
@@ -59,7 +59,7 @@ class AgentSession:
     """One agent's access to one model."""
 
     model: ServedModel
-    reader: Reader | None = None
+    reader: ReplyReader | None = None
     """Reads the replies of a model whose tokens are known."""
     fork: bool = True
     """If false, sampled tokens are kept as they are where the chat template renders earlier messages differently."""
@@ -276,7 +276,7 @@ class AgentSession:
         answers = [self._sample(request, prompt, call, place, max_tokens) for place, prompt in enumerate(prompts)]
         return await together(answers)
 
-    async def _prompts(self, request: ChatRequest, *, count: bool = False) -> list[Prompt]:
+    async def _prompts(self, request: ChatRequest, *, count: bool = False) -> list[CallPrompt]:
         """A prompt for each answer."""
         make = partial(self.dialogue.prompt, request.messages, request.tools, continues=request.continues, count=count)
         try:
@@ -287,11 +287,11 @@ class AgentSession:
             raise Refused(f"the chat template of {self.model.name} refuses these messages: {error}") from error
 
     @property
-    def _reader(self) -> Reader:
+    def _reader(self) -> ReplyReader:
         assert self.reader is not None, f"{self.model.name} has no reader of its replies"
         return self.reader
 
-    def _room(self, request: ChatRequest, prompt: Prompt) -> int:
+    def _room(self, request: ChatRequest, prompt: CallPrompt) -> int:
         """Number of tokens that may be sampled. Raises Refused if the context is full."""
         room, wanted = self.model.max_model_len - len(prompt.ids), request.max_tokens
         if room < 1:
@@ -302,13 +302,15 @@ class AgentSession:
             )
         return min(room, wanted) if wanted else room
 
-    def _reading(self, request: ChatRequest, prompt: Prompt) -> Reading:
+    def _reading(self, request: ChatRequest, prompt: CallPrompt) -> Reading:
         try:
             return self._reader.begin(request, prompt.ids)
         except ValueError as error:
             raise Refused(f"vLLM refuses the tools or the form of the answer: {error}") from error
 
-    async def _sample(self, request: ChatRequest, prompt: Prompt, call: PendingCall, place: int, max_tokens: int) -> ChatAnswer:
+    async def _sample(
+        self, request: ChatRequest, prompt: CallPrompt, call: PendingCall, place: int, max_tokens: int
+    ) -> ChatAnswer:
         reading = self._reading(request, prompt)
         say, num_heard = partial(call.say, place), 0
 
@@ -345,7 +347,7 @@ class AgentSession:
         usage = replace(_usage(request, prompt), completion_tokens=len(turn.output_ids), reasoning_tokens=num_reasoning)
         return ChatAnswer(message=message, finish_reason=finish_reason, stop_text=reading.stop_text, turn=turn, usage=usage)
 
-    async def _record(self, prompt: Prompt, sent: Call, message: Message, call: PendingCall) -> None:
+    async def _record(self, prompt: CallPrompt, sent: Call, message: Message, call: PendingCall) -> None:
         async with self._lock:
             ids = sent.turn.output_ids
             self.dialogue.answered(sent, prompt, message, ended=bool(ids) and ids[-1] in self._reader.special_ids)
@@ -385,7 +387,7 @@ class AgentSession:
         return ChatAnswer(message=message, finish_reason=reason, stop_text="", turn=turn, usage=usage)
 
 
-def _usage(request: ChatRequest, prompt: Prompt) -> Usage:
+def _usage(request: ChatRequest, prompt: CallPrompt) -> Usage:
     num_cached = len(prompt.ids) - len(prompt.environment) if prompt.parent is not None else 0
     prompt_ids = prompt.ids if request.wants_token_ids else None
     return Usage(prompt_tokens=len(prompt.ids), cached_tokens=num_cached, prompt_ids=prompt_ids)

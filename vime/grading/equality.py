@@ -13,7 +13,7 @@ from typing import Any
 
 from vime.grading import expression as ex
 from vime.grading.expression import Expression, Number, Unread, apply
-from vime.grading.readings import Amount, Answer, Chain, Infinity, Matrix, Numeral, Ratio, Reals, Row, Sets, Words
+from vime.grading.readings import Amount, Answer, AnswerList, Chain, Infinity, Matrix, NamedSet, Numeral, Ratio, Sets, Words
 from vime.grading.regions import MIRRORED, region_of, same_ends
 from vime.grading.units import ANGLE
 
@@ -21,7 +21,7 @@ Verdict = bool | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class EqualityRules:
     """The rules, with `digits` as in `expression.compare`; `same(found, reference)` compares."""
 
     digits: int | None = None
@@ -40,8 +40,13 @@ class Comparison:
             return self._matrices(found, reference)
         if (named := self._named(found, reference)) is not NotImplemented:
             return named
-        if isinstance(found, Row) and isinstance(reference, Row) and not _has_relations(found) and not _has_relations(reference):
-            return self._rows(found, reference)
+        if (
+            isinstance(found, AnswerList)
+            and isinstance(reference, AnswerList)
+            and not _has_relations(found)
+            and not _has_relations(reference)
+        ):
+            return self._lists(found, reference)
         return self._regions(found, reference)
 
     def _expressions(self, found: Expression, reference: Expression) -> Verdict:
@@ -109,10 +114,10 @@ class Comparison:
             return False
         return _all(self._expressions(a, b) for pair in zip(one, other) for a, b in zip(*pair))
 
-    def _rows(self, found: Row, reference: Row) -> Verdict:
+    def _lists(self, found: AnswerList, reference: AnswerList) -> Verdict:
         if _brackets(found) == _brackets(reference) == "{":
             found, reference = self._distinct(found), self._distinct(reference)
-        sets = [row for row in (found, reference) if _brackets(row) == "{"]
+        sets = [one for one in (found, reference) if _brackets(one) == "{"]
         if {_brackets(found), _brackets(reference)} <= {"{", ""}:
             if len(sets) == 1:
                 found, reference = self._distinct(found), self._distinct(reference)
@@ -126,12 +131,12 @@ class Comparison:
             return False
         return verdict
 
-    def _distinct(self, row: Row) -> Row:
+    def _distinct(self, answers: AnswerList) -> AnswerList:
         kept = list[Answer]()
-        for item in row.items:
+        for item in answers.items:
             if not any(self.same(item, other) for other in kept):
                 kept.append(item)
-        return Row(items=tuple(kept), opening=row.opening, closing=row.closing)
+        return AnswerList(items=tuple(kept), opening=answers.opening, closing=answers.closing)
 
     def _unordered(self, found: Sequence[Answer], reference: Sequence[Answer]) -> Verdict:
         if len(found) != len(reference):
@@ -157,7 +162,7 @@ class Comparison:
         if (one is None) != (other is None):
             values, plain = (one or other or {}), reference if one is not None else found
             if len(values) > 1:
-                if not isinstance(plain, Row) or len(plain.items) != len(values):
+                if not isinstance(plain, AnswerList) or len(plain.items) != len(values):
                     return False if isinstance(plain, Expression) else None
                 same = _all(map(self.same, values.values(), plain.items))
                 return same if same or plain.opening == "(" else None
@@ -190,7 +195,7 @@ class Comparison:
         return True if _proportional(found, reference, signed=found.signs[0] != "ne") else None
 
     def _regions(self, found: Answer, reference: Answer) -> Verdict:
-        if isinstance(found, Reals) and isinstance(reference, Reals):
+        if isinstance(found, NamedSet) and isinstance(reference, NamedSet):
             return found == reference
         try:
             one, other = region_of(found), region_of(reference)
@@ -212,9 +217,12 @@ class Comparison:
                 return _all(map(self.same, found.parts, reference.parts)) or None
             case Sets(), Sets() if found.sign == reference.sign:
                 return _all((self.same(found.left, reference.left), self.same(found.right, reference.right))) or None
-            case Row(), Row() if len(found.items) == len(reference.items) and found.joined == reference.joined:
+            case AnswerList(), AnswerList() if len(found.items) == len(reference.items) and found.joined == reference.joined:
                 return _all(map(self.same, found.items, reference.items)) or None
-            case (Row(opening="") as several, Expression() as one) | (Expression() as one, Row(opening="") as several):
+            case (AnswerList(opening="") as several, Expression() as one) | (
+                Expression() as one,
+                AnswerList(opening="") as several,
+            ):
                 return _all(self.same(item, one) for item in several.items)  # the same in two notations: 1/2 or 0.5
             case _:
                 return False if isinstance(found, Expression) or isinstance(reference, Expression) else None
@@ -232,13 +240,13 @@ def _radians(number: Number) -> Number:
     return ex.multiply(number, ex.mp.pi / 180)
 
 
-def _brackets(row: Row) -> str:
-    return row.opening.lstrip("\\")
+def _brackets(answers: AnswerList) -> str:
+    return answers.opening.lstrip("\\")
 
 
 def _single(answer: Answer) -> Answer:
     """The element of a set of one element, or of brackets around an expression."""
-    if isinstance(answer, Row) and len(answer.items) == 1 and isinstance(answer.items[0], (Expression, Amount, Infinity)):
+    if isinstance(answer, AnswerList) and len(answer.items) == 1 and isinstance(answer.items[0], (Expression, Amount, Infinity)):
         return answer.items[0]
     if isinstance(answer, Matrix) and len(answer.rows) == len(answer.rows[0]) == 1:
         return answer
@@ -249,16 +257,16 @@ def _rows_of(answer: Answer) -> list[list[Expression]] | None:
     """The rows of a matrix, of a list of lists, or of a vector as one row."""
     if isinstance(answer, Matrix):
         return [list(row) for row in answer.rows]
-    if not isinstance(answer, Row) or _brackets(answer) not in ("(", "[") or not answer.items:
+    if not isinstance(answer, AnswerList) or _brackets(answer) not in ("(", "[") or not answer.items:
         return None
-    rows = [list(item.items) if isinstance(item, Row) else [item] for item in answer.items]
+    rows = [list(item.items) if isinstance(item, AnswerList) else [item] for item in answer.items]
     if not all(isinstance(entry, Expression) for row in rows for entry in row) or len({len(row) for row in rows}) > 1:
         return None
     return [[entry for row in rows for entry in row]] if len(rows[0]) == 1 else rows  # type: ignore[misc]
 
 
-def _has_relations(row: Row) -> bool:
-    return any(isinstance(item, Chain) for item in row.items)
+def _has_relations(answers: AnswerList) -> bool:
+    return any(isinstance(item, Chain) for item in answers.items)
 
 
 def _name_of(answer: Answer) -> str:
@@ -288,14 +296,14 @@ def _value_of(chain: Chain) -> Answer | None:
     if values is parts and not all(isinstance(value, Expression) and not value.names for value in values):
         return None
     for one, other in pairwise(values):
-        if Comparison().same(one, other) is not True:
+        if EqualityRules().same(one, other) is not True:
             raise Unread("an equation that does not hold")
     return values[-1]
 
 
 def _is_label(part: Answer) -> bool:
     """True if a side of an equation names the other: a name, or an expression of nothing but names, or a tuple of them."""
-    if isinstance(part, Row):
+    if isinstance(part, AnswerList):
         return part.opening == "(" and all(map(_name_of, part.items))
     return bool(_name_of(part)) or (isinstance(part, Expression) and bool(part.names) and not part.has_numbers)
 
@@ -313,7 +321,7 @@ def _without_names(found: Answer, reference: Answer) -> tuple[Answer, Answer]:
 def _is_named(answer: Answer) -> bool:
     if isinstance(answer, Chain):
         return set(answer.signs) == {"="}
-    if not isinstance(answer, Row) or answer.opening or not answer.items or not _is_named(answer.items[0]):
+    if not isinstance(answer, AnswerList) or answer.opening or not answer.items or not _is_named(answer.items[0]):
         return False
     return all(_is_named(item) or not isinstance(item, Chain) for item in answer.items)  # x = 1, 2 names both
 
@@ -322,11 +330,11 @@ def _unnamed(answer: Answer) -> Answer:
     if isinstance(answer, Chain):
         value = _value_of(answer)
         return answer if value is None else value
-    if isinstance(answer, Row):
+    if isinstance(answer, AnswerList):
         values = _values_by_name(answer)
         if values is not None and len(values) == len(answer.items) > 1:
             return answer  # of several names: `_named` compares them
-        return Row(items=tuple(map(_unnamed, answer.items)), opening=answer.opening, closing=answer.closing)
+        return AnswerList(items=tuple(map(_unnamed, answer.items)), opening=answer.opening, closing=answer.closing)
     return answer
 
 
@@ -334,10 +342,15 @@ def _values_by_name(answer: Answer) -> dict[str, Answer] | None:
     """The values of `a=1, b=2` or `(a,b)=(1,2)`; None for anything else, and where a name has several values."""
     if isinstance(answer, Chain) and answer.signs == ("=",):
         left, right = answer.parts
-        if isinstance(left, Row) and isinstance(right, Row) and _is_label(left) and len(left.items) == len(right.items):
+        if (
+            isinstance(left, AnswerList)
+            and isinstance(right, AnswerList)
+            and _is_label(left)
+            and len(left.items) == len(right.items)
+        ):
             return {_name_of(name): value for name, value in zip(left.items, right.items)}
         return {_name_of(left): right} if _name_of(left) else None
-    if not isinstance(answer, Row) or answer.opening or not answer.items:
+    if not isinstance(answer, AnswerList) or answer.opening or not answer.items:
         return None
     found = dict[str, Answer]()
     for item in answer.items:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vime.grading.answer import answer_of
-from vime.grading.choice import letter
 from vime.grading.game24 import numbers_of, solves
 from vime.grading.maths import Equality, equal
+from vime.grading.multiple_choice import letter
 from vime.grading.number import number
 from vime.grading.qa import exact_match
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from vime.grading.number import TOLERANCE, number
-from vime.grading.workers import Workers
+from vime.grading.worker_processes import WorkerProcesses
 
 SECONDS = 6.0
 """Time limit of one comparison; some formulas, like towers of powers, would take forever."""
@@ -60,5 +60,5 @@ def _is_simple(text: str) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _workers() -> Workers:
-    return Workers("vime.grading.maths_worker", num_workers=2)
+def _workers() -> WorkerProcesses:
+    return WorkerProcesses("vime.grading.maths_worker", num_workers=2)

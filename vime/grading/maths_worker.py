@@ -1,4 +1,4 @@
-"""A process that reads and compares formulas (`reader.py`, `equality.py`), one request per line of its input.
+"""A process that reads and compares formulas (`formula_parser.py`, `equality.py`), one request per line of its input.
 
     python -m vime.grading.maths_worker
 
@@ -23,12 +23,12 @@ def compare(answer: str, gold: list[str], *, digits: int | None = None) -> str:
 
 
 def _same(answer: str, reference: str, digits: int | None) -> bool | None:
-    from vime.grading.equality import Comparison
+    from vime.grading.equality import EqualityRules
     from vime.grading.expression import Undefined, Unread
-    from vime.grading.reader import read
+    from vime.grading.formula_parser import read
 
     try:
-        return Comparison(digits=digits).same(read(answer), read(reference))
+        return EqualityRules(digits=digits).same(read(answer), read(reference))
     except (Unread, Undefined, OverflowError):
         return None
 

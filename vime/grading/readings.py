@@ -21,7 +21,7 @@ class Infinity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class AnswerList:
     """Answers between brackets: `( (1,2), [0,1), \\{1,2\\}`, or with `opening=""` a list in any order.
 
     `joined` is the separator of its items: a comma, `and`, or `or`.
@@ -58,7 +58,7 @@ class Sets:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reals:
+class NamedSet:
     """The real numbers, or another named set."""
 
     name: str
@@ -87,4 +87,4 @@ class Ratio:
     parts: tuple[Expression, ...]
 
 
-Answer = Expression | Words | Infinity | Row | Matrix | Chain | Sets | Reals | Numeral | Amount | Ratio
+Answer = Expression | Words | Infinity | AnswerList | Matrix | Chain | Sets | NamedSet | Numeral | Amount | Ratio

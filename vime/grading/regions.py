@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from vime.grading import expression as ex
 from vime.grading.expression import Expression, Number, Unread, apply
-from vime.grading.readings import Answer, Chain, Infinity, Reals, Row, Sets
+from vime.grading.readings import Answer, AnswerList, Chain, Infinity, NamedSet, Sets
 
 MIRRORED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "=": "=", "ne": "ne"}
 """The signs of relations that are read from right to left."""
@@ -41,7 +41,7 @@ def same_ends(one: Number | None, other: Number | None, is_decimal: bool) -> boo
 def region_of(answer: Answer) -> Region:
     """The real numbers that an answer means. Raises Unread if it means no set of them."""
     match answer:
-        case Reals(name="R"):
+        case NamedSet(name="R"):
             return _EVERYTHING
         case Sets(sign=sign, left=left, right=right):
             one, other = region_of(left), region_of(right)
@@ -50,7 +50,7 @@ def region_of(answer: Answer) -> Region:
             return _intersection(one, other if sign == "cap" else _complement(other))
         case Chain():
             return _solutions(answer)
-        case Row(opening="", items=items) if all(isinstance(item, Chain) and item.signs != ("=",) for item in items):
+        case AnswerList(opening="", items=items) if all(isinstance(item, Chain) and item.signs != ("=",) for item in items):
             if len({_variable_of(item) for item in items if isinstance(item, Chain)}) > 1:
                 raise Unread("several variables")
             regions = [region_of(item) for item in items]
@@ -58,10 +58,10 @@ def region_of(answer: Answer) -> Region:
             for one in regions[1:]:
                 found = _union(found, one) if answer.joined == "or" else _intersection(found, one)
             return found
-        case Row(opening="\\{", items=items):
+        case AnswerList(opening="\\{", items=items):
             pieces = [Piece(low=end, high=end, closed=(True, True)) for end in map(_end, items) if end is not None]
             return _sorted(pieces, is_decimal=any(isinstance(item, Expression) and item.is_decimal for item in items))
-        case Row(opening="(" | "[", items=(first, last)):
+        case AnswerList(opening="(" | "[", items=(first, last)):
             closed = (answer.opening == "[", answer.closing == "]")
             low, high = _end(first), _end(last)
             if low is not None and high is not None and not low < high:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vime.types import Group, Prompt, as_dict
-from vime.workers.group_run import Progress
+from vime.workers.group_run import GroupProgress
 
 
 @dataclass(kw_only=True, slots=True)
@@ -25,11 +25,11 @@ class Slot:
     version: int | None = None
     """The servers' version when generation began; for a finished group, the version of its oldest token."""
     group: Group | None = None
-    progress: Progress | None = None
+    progress: GroupProgress | None = None
     num_repeats: int = 0
     """Number of times that rollouts were run again because too few of the group had succeeded."""
 
-    def fits(self, progress: Progress) -> bool:
+    def fits(self, progress: GroupProgress) -> bool:
         """True if the progress belongs to this prompt and to its latest start."""
         return progress.prompt_index == self.prompt.index and progress.version == self.version
 
@@ -79,7 +79,7 @@ class Buffer:
             self._generating[slot.version].add(number)
         return started
 
-    def restart(self, number: int, version: int, *, prompt: Prompt | None = None, progress: Progress | None = None) -> None:
+    def restart(self, number: int, version: int, *, prompt: Prompt | None = None, progress: GroupProgress | None = None) -> None:
         """Generates a slot again, with another prompt or with the remaining rollouts of its group."""
         slot = self._take_out(number)
         if prompt is not None:
@@ -159,7 +159,7 @@ class Buffer:
         self._waiting.extendleft(reversed(expired))
         return expired
 
-    def state(self, progress: dict[int, Progress] | None = None) -> dict[str, Any]:
+    def state(self, progress: dict[int, GroupProgress] | None = None) -> dict[str, Any]:
         """All slots as data for JSON, including the progress of unfinished groups."""
         slots = {}
         for number, slot in self._slots.items():
@@ -182,7 +182,7 @@ class Buffer:
         self._generating, self._finished = defaultdict(set), defaultdict(deque)
         for number, data in sorted((int(number), data) for number, data in state["slots"].items()):
             group = None if data["group"] is None else Group.from_dict(data["group"])
-            progress = None if data["progress"] is None else Progress.from_dict(data["progress"])
+            progress = None if data["progress"] is None else GroupProgress.from_dict(data["progress"])
             prompt = Prompt(**data["prompt"])
             self._slots[number] = Slot(
                 prompt=prompt, version=data["version"], group=group, progress=progress, num_repeats=data["num_repeats"]

@@ -16,7 +16,7 @@ from vime.orchestration.journal import Journal
 from vime.orchestration.tally import Tally
 from vime.tasks import cancel
 from vime.types import Group, Prompt, StopReason
-from vime.workers.group_run import Progress, Resampled
+from vime.workers.group_run import GroupProgress, Resampled
 
 ASK_AGAIN_SECONDS = 0.5
 """Interval at which a waiting batch asks again for late groups to be resampled; their stale rollouts may have been at work."""
@@ -32,12 +32,19 @@ class Runner(Protocol):
     """Runs groups (`vime.workers.pool.WorkerPool`, `vime.workers.worker.RolloutWorker`)."""
 
     async def run_group(
-        self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int, num_wanted: int | None, progress: Progress | None
+        self,
+        *,
+        prompt: Prompt,
+        slot: int,
+        num_rollouts: int,
+        version: int,
+        num_wanted: int | None,
+        progress: GroupProgress | None,
     ) -> Group: ...
 
     async def resample(self, *, slot: int, oldest: int, version: int) -> Resampled | None: ...
 
-    async def progress(self) -> dict[int, Progress]: ...
+    async def progress(self) -> dict[int, GroupProgress]: ...
 
 
 class Producer:
@@ -216,7 +223,9 @@ class Producer:
         self._tally.counts["groups_repeated"] += 1
         counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
         finished = {rollout.member: rollout for rollout in counted}
-        kept = Progress(prompt_index=entry.prompt.index, version=group.weight_version, finished=finished) if finished else None
+        kept = (
+            GroupProgress(prompt_index=entry.prompt.index, version=group.weight_version, finished=finished) if finished else None
+        )
         self._buffer.restart(slot, self._version, progress=kept)
 
     def _expire(self, oldest: int) -> None:

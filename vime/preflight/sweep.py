@@ -32,7 +32,7 @@ from vime.preflight.launchers import BASIC, LAUNCHER, ONE_RUN, refused, run_side
 from vime.preflight.search_path import CONF, KEY, with_search_path
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, spread_text
-from vime.warm.client import OwnHost
+from vime.warm.hosted_run import OwnHost
 
 PIPE_WIDTH = 10_000
 """Columns, more than any terminal has, so that lines are not broken."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import DatasetConfig, RetrievalBackend, RetrievalConfig, RunConfig
-from vime.data.files import kind_of
+from vime.data.file_formats import kind_of
 
 NUM_ITEMS = 2
 HASHED = "hashed"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import RunConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.dataset import load_rows, to_prompt
 from vime.errors import ConfigError, Problem
 from vime.hooks import load_hook
 from vime.model.load_tokenizer import load_tokenizer
@@ -51,8 +51,8 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
-    """A reply of the script. Example: `Reply(text="<search> Oslo </search>")`."""
+class ScriptedReply:
+    """A reply of the script. Example: `ScriptedReply(text="<search> Oslo </search>")`."""
 
     text: str
     cut: bool = False
@@ -87,7 +87,7 @@ class Rehearsal:
         """Replaces parts of the configuration that are not available here, for example a package; returns a text on each."""
         return []
 
-    def reply(self, asked: Asked) -> Reply | None:
+    def reply(self, asked: Asked) -> ScriptedReply | None:
         """The reply to a call; None lets the random model sample."""
         return None
 
@@ -134,16 +134,18 @@ class WrittenScript(Rehearsal):
         self._rows = read_replies(config)
         self._num_asked: Counter[str] = Counter()
 
-    def reply(self, asked: Asked) -> Reply:
+    def reply(self, asked: Asked) -> ScriptedReply:
         """The model's next line."""
         rows = [row for row in self._rows if row["model"] == asked.model]
         number, self._num_asked[asked.model] = self._num_asked[asked.model], self._num_asked[asked.model] + 1
         if number >= len(rows):
             found = f"{len(rows)} {'reply' if len(rows) == 1 else 'replies'}"
-            return Reply(text="", error=f"trial.replies={self.config.trial.replies} has {found} of {asked.model}: add one more")
+            return ScriptedReply(
+                text="", error=f"trial.replies={self.config.trial.replies} has {found} of {asked.model}: add one more"
+            )
         row = rows[number]
         text = row.get("text") or ""
-        return Reply(text=text + self._written(asked.model, row), cut=row.get("cut", False), error=row.get("error", ""))
+        return ScriptedReply(text=text + self._written(asked.model, row), cut=row.get("cut", False), error=row.get("error", ""))
 
     def _written(self, name: str, row: Row) -> str:
         """The calls of a line as the model's chat template writes them."""
@@ -169,12 +171,12 @@ class DemonstratedScript(Rehearsal):
         self._texts = [tokenizer.decode(ids, skip_special_tokens=True) for sample in samples for ids in _spans(sample)]
         self._num_asked = 0
 
-    def reply(self, asked: Asked) -> Reply | None:
+    def reply(self, asked: Asked) -> ScriptedReply | None:
         """The next span, and after the last one the first; None for other models."""
         if asked.model != "actor" or not self._texts:
             return None
         self._num_asked += 1
-        return Reply(text=self._texts[(self._num_asked - 1) % len(self._texts)])
+        return ScriptedReply(text=self._texts[(self._num_asked - 1) % len(self._texts)])
 
 
 def read_replies(config: RunConfig) -> list[Row]:

@@ -10,7 +10,7 @@ from vime.errors import ServerError
 from vime.hooks import load_hook
 from vime.inside_vllm.forced_tokens import FORCED
 from vime.model.load_tokenizer import load_tokenizer
-from vime.rehearsal.script import Asked, Rehearsal, Reply
+from vime.rehearsal.script import Asked, Rehearsal, ScriptedReply
 from vime.serving.calls import Calls
 from vime.serving.client import check_room
 from vime.serving.clients import make_client
@@ -45,7 +45,7 @@ class ScriptedClients:
         client = make_client(endpoint, serving) if self.has_servers else Player(endpoint, tokenizer)
         return ScriptedClient(client, endpoint.name, tokenizer, self)
 
-    def reply(self, model: str, prompt: str, *, session: str, max_tokens: int) -> Reply | None:
+    def reply(self, model: str, prompt: str, *, session: str, max_tokens: int) -> ScriptedReply | None:
         """The script's reply to a call. Raises `ServerError` where the script has it fail."""
         asked = Asked(model=model, prompt=prompt, session=session, turn=self._turns[session], max_tokens=max_tokens)
         self._turns[session] += 1
@@ -99,7 +99,7 @@ class ScriptedClient:
         sampling = {**(sampling or {}), **({"vllm_xargs": {FORCED: forced}} if forced else {})}
         return await self.client.chat(messages, max_tokens=max_tokens, sampling=sampling, **options)
 
-    def _forced(self, reply: Reply | None) -> list[int]:
+    def _forced(self, reply: ScriptedReply | None) -> list[int]:
         """The tokens of a reply; one that is not cut off ends with the end of a turn."""
         if reply is None:
             return []

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from vime.config import RunConfig
-from vime.report.ending import Ending
+from vime.report.ending import RunEnding
 from vime.report.logs import ConsoleHandler, log_to_file
 from vime.report.step_line import Eta, step_line
 from vime.report.tables import final_table, header_lines
@@ -176,7 +176,7 @@ class Console:
         self._print(f"{summary['num_steps']} steps, {summary['num_rollouts']} rollouts{failed}, {minutes} min {seconds} s")
         self._print(f"report  {report}")
 
-    def ended(self, ending: Ending, report: Path) -> None:
+    def ended(self, ending: RunEnding, report: Path) -> None:
         """Shows how far a run has come that ends early, and how to continue it; the program shows the error itself."""
         self._end_activity(is_done=False)
         for line in [*ending.lines(), f"report  {report}", f"logs    {report.parent / 'logs'}"]:

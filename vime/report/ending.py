@@ -6,12 +6,12 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from vime.checkpoint import CHECKPOINTS
 from vime.config import Mode, RunConfig
 from vime.errors import VimeError
 from vime.files.command_line import command, setting
 from vime.files.jsonl import write_text
 from vime.files.provenance import override_without_secret, without_secret_text
+from vime.run_checkpoints import CHECKPOINTS
 
 ENDED = "ended.json"
 INTERRUPTED = "interrupted"
@@ -19,10 +19,10 @@ _CHECKPOINT = re.compile(r"step_(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class RunEnding:
     """The end of a run before its time.
 
-    Example: `Ending(error="InfrastructureError", text="32 of 32 rollouts failed …", step=12, num_steps=60, checkpoint=10,
+    Example: `RunEnding(error="InfrastructureError", text="32 of 32 rollouts failed …", step=12, num_steps=60, checkpoint=10,
     go_on="python -m vime.run +method=memagent resume=true output_dir=…")`.
     """
 
@@ -51,14 +51,14 @@ class Ending:
         return [where, f"go on{begins} with: {self.go_on}"] if self.go_on else [where]
 
 
-def ending_of(error: BaseException, config: RunConfig, path: Path, *, overrides: list[str], step: int) -> Ending:
+def ending_of(error: BaseException, config: RunConfig, path: Path, *, overrides: list[str], step: int) -> RunEnding:
     """The ending of the run in `path`, which `error` stops after `step` steps."""
     is_interrupted = isinstance(error, KeyboardInterrupt)
     told = str(error) if isinstance(error, VimeError) else "".join(traceback.format_exception(error))
     found = [int(match[1]) for folder in (path / CHECKPOINTS).glob("*") if (match := _CHECKPOINT.fullmatch(folder.name))]
     words = [override_without_secret(word) for word in overrides if not word.startswith(("resume=", "output_dir="))]
     words += ["resume=true", setting("output_dir", str(path))]
-    return Ending(
+    return RunEnding(
         error=INTERRUPTED if is_interrupted else type(error).__name__,
         text="" if is_interrupted else without_secret_text(told),
         step=step,
@@ -68,15 +68,15 @@ def ending_of(error: BaseException, config: RunConfig, path: Path, *, overrides:
     )
 
 
-def write_ending(path: Path, ending: Ending) -> None:
+def write_ending(path: Path, ending: RunEnding) -> None:
     """Writes `ended.json` into the run folder `path`."""
     write_text(path / ENDED, json.dumps(asdict(ending), indent=1, ensure_ascii=False) + "\n")
 
 
-def read_ending(path: Path) -> Ending | None:
+def read_ending(path: Path) -> RunEnding | None:
     """The way in which the run in `path` ended before its time; None if it is at work or has finished."""
     file = path / ENDED
-    return Ending(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+    return RunEnding(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
 
 def forget_ending(path: Path) -> None:

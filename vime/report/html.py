@@ -19,7 +19,7 @@ from vime.report import axes
 from vime.report.charts import NUM_COLORS
 from vime.report.ending import read_ending
 from vime.report.log_section import eval_log_section
-from vime.report.metrics import Curve, curves, read_metrics
+from vime.report.metrics_file import Curve, curves, read_metrics
 from vime.report.run_directory import CONFIG, read_config
 from vime.report.score_tables import pass_table, score_table, temperature_table
 from vime.report.sections import (

@@ -19,10 +19,10 @@ Runs = list[list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class PairedComparison:
     """Second minus first, in points of 0 to 100.
 
-    Example: `Comparison(num_items=100, first=7.0, second=98.7, difference=91.7, low=87.3, high=95.7, num_better=93,
+    Example: `PairedComparison(num_items=100, first=7.0, second=98.7, difference=91.7, low=87.3, high=95.7, num_better=93,
     num_worse=0)`; `low` and `high` are the ends of the 95 % interval, `num_better` items have a higher mean in the second.
     """
 
@@ -41,7 +41,7 @@ class Comparison:
         return self.low > 0 or self.high < 0
 
 
-def compare(first: Runs, second: Runs, *, score: str = "strict") -> Comparison:
+def compare(first: Runs, second: Runs, *, score: str = "strict") -> PairedComparison:
     """Compares two rows over one data set; `score` is strict or lenient.
 
     The interval is a percentile bootstrap over items with 10,000 resamples under a fixed seed. Raises `IncompleteRunError` if
@@ -54,7 +54,7 @@ def compare(first: Runs, second: Runs, *, score: str = "strict") -> Comparison:
     size = len(differences)
     resampled = [differences[generator.integers(size, size=size)].mean() for _ in range(NUM_RESAMPLES)]
     low, high = numpy.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Comparison(
+    return PairedComparison(
         num_items=size,
         first=100 * float(a.mean()),
         second=100 * float(b.mean()),

@@ -18,15 +18,15 @@ import numpy as np
 import yaml
 
 from vime.algorithm.advantage import Advantages
-from vime.checkpoint import CHECKPOINTS
 from vime.config import RolloutDetail, RunConfig
 from vime.errors import ConfigError, Problem
 from vime.files.jsonl import append_line, read_lines, write_lines, write_text
 from vime.files.provenance import code_diff, commit, override_without_secret, plain, versions, without_secrets
 from vime.files.record import Recorder
 from vime.model.pieces import TokenPieces
-from vime.report.machine import describe_machine
+from vime.report.machine_description import describe_machine
 from vime.report.rotation import keep_newest
+from vime.run_checkpoints import CHECKPOINTS
 from vime.types import EvalLog, Group, Rollout
 
 logger = logging.getLogger(__name__)

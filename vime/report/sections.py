@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 from vime.report.charts import Series, bar_chart, is_flat, line_chart, number_text, stacked_chart
-from vime.report.metrics import Curve
-from vime.report.units import unit_of
+from vime.report.metric_units import unit_of
+from vime.report.metrics_file import Curve
 
 Curves = Mapping[str, Curve]
 

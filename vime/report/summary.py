@@ -17,7 +17,7 @@ from vime.config import RunConfig
 from vime.errors import VimeError
 from vime.evaluation.conditions import LABELS
 from vime.files.jsonl import append_line, read_lines, write_text
-from vime.report.machine import describe_machine
+from vime.report.machine_description import describe_machine
 
 SUMMARY = "summary.json"
 SCORES = "scores.jsonl"

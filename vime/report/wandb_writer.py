@@ -14,8 +14,8 @@ from typing import Any
 from vime.config import RunConfig
 from vime.files.provenance import plain, without_secrets
 from vime.report.conversations import COLUMNS, Table
+from vime.report.metric_units import unit_of
 from vime.report.tracked_run import kept_id
-from vime.report.units import unit_of
 
 logger = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ logger = logging.getLogger("vime.retrieval")
 
 
 class ProgressBars:
-    """Progress of the build: a bar per phase on a terminal, else a line every few seconds."""
+    """ReportProgress of the build: a bar per phase on a terminal, else a line every few seconds."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -57,7 +57,7 @@ class ProgressBars:
         self._bars.stop()
 
     def note(self, phase: str, done: int, total: int) -> None:
-        """Shows the progress of a phase (`vime.retrieval.corpus.Progress`)."""
+        """Shows the progress of a phase (`vime.retrieval.corpus.ReportProgress`)."""
         if phase not in self._tasks:
             self._tasks[phase] = self._bars.add_task(phase, total=total)
         self._bars.update(self._tasks[phase], completed=done)

@@ -19,7 +19,7 @@ class _Request:
     answer: "asyncio.Future[list[Passages]]"
 
 
-class Batcher:
+class QueryBatcher:
     """Runs the searches of one index in a thread, one batch after the other."""
 
     def __init__(self, index: Index) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vime.data.files import COMPRESSIONS, ENCODINGS, HEAD_BYTES, PARQUET, why_no_rows
+from vime.data.file_formats import COMPRESSIONS, ENCODINGS, HEAD_BYTES, PARQUET, why_no_rows
 from vime.errors import ConfigError, Problem
 
-Progress = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """`progress(phase, done, total)`: the current phase, the passages done in it, and their total number."""
 KEY = "retrieval.corpus"
 CHUNK_BYTES = 1 << 20
@@ -77,7 +77,7 @@ class Corpus:
         for start in range(0, len(self), size):
             yield [self[index].searched for index in range(start, min(start + size, len(self)))]
 
-    def check_ids(self, progress: Progress) -> None:
+    def check_ids(self, progress: ReportProgress) -> None:
         """Reads all passages. Raises ConfigError for a line that is not a passage, and for a repeated id."""
         seen: set[str] = set()
         for index in range(len(self)):

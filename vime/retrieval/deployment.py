@@ -18,7 +18,7 @@ from vime.processes.kept import START_MARGIN_SECONDS, KeptProgram, program_spec
 from vime.processes.program import LISTEN, PORT
 from vime.processes.secret import given_secret, run_secret
 from vime.retrieval.__main__ import command
-from vime.retrieval.client import NAME
+from vime.retrieval.retriever import NAME
 from vime.serving.endpoint import Address
 from vime.tasks import cancel
 

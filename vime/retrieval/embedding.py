@@ -10,8 +10,8 @@ import numpy as np
 
 from vime.config import Pooling, RetrievalConfig
 from vime.errors import ServerError
-from vime.retrieval.corpus import Corpus, Progress
-from vime.retrieval.words import folded, words_of
+from vime.retrieval.corpus import Corpus, ReportProgress
+from vime.retrieval.word_splitting import folded, words_of
 
 HASHED = "hashed"
 """Value of `retrieval.embedding` for embeddings by hashing, with which FAISS runs where no model can be downloaded."""
@@ -25,7 +25,7 @@ REQUEST_SECONDS = 60.0
 class Embedder(Protocol):
     """Maps texts to unit vectors, whose inner product is their cosine; a text without features has the vector 0."""
 
-    def fit(self, corpus: Corpus, progress: Progress) -> None:
+    def fit(self, corpus: Corpus, progress: ReportProgress) -> None:
         """Fits the embedding to the corpus, if it needs that."""
         ...
 
@@ -69,7 +69,7 @@ class HashedEmbedder:
         self._weights: Any = None
         self._projection: Any = None
 
-    def fit(self, corpus: Corpus, progress: Progress) -> None:
+    def fit(self, corpus: Corpus, progress: ReportProgress) -> None:
         """Counts the passages in which each feature occurs, and draws the projection."""
         from sklearn.random_projection import SparseRandomProjection
 
@@ -122,7 +122,7 @@ class ServedEmbedder:
         self._model, self._prefixes = config.embedding, prefixes(config)
         self._url = f"{(config.embedding_url or '').rstrip('/').removesuffix('/v1')}/v1/embeddings"
 
-    def fit(self, corpus: Corpus, progress: Progress) -> None:
+    def fit(self, corpus: Corpus, progress: ReportProgress) -> None:
         """Does nothing, because the model is already trained."""
 
     def embed(self, texts: list[str], *, are_queries: bool) -> "np.ndarray":
@@ -160,7 +160,7 @@ class ModelEmbedder:
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model: Any = AutoModel.from_pretrained(config.embedding).to(self._device).eval()
 
-    def fit(self, corpus: Corpus, progress: Progress) -> None:
+    def fit(self, corpus: Corpus, progress: ReportProgress) -> None:
         """Does nothing, because the model is already trained."""
 
     def embed(self, texts: list[str], *, are_queries: bool) -> "np.ndarray":

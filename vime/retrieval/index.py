@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from vime.config import RetrievalBackend, RetrievalConfig
-from vime.retrieval.corpus import Corpus, Document, Progress, checksum
+from vime.retrieval.corpus import Corpus, Document, ReportProgress, checksum
 from vime.retrieval.embedding import HASHED
 from vime.retrieval.keyword import KeywordIndex
 from vime.retrieval.vectors import VectorIndex
-from vime.retrieval.words import RULE
+from vime.retrieval.word_splitting import RULE
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ FORMAT = 1
 class Backend(Protocol):
     """Finds passages: `VectorIndex` or `KeywordIndex`."""
 
-    def build(self, corpus: Corpus, progress: Progress) -> None: ...
+    def build(self, corpus: Corpus, progress: ReportProgress) -> None: ...
     def search(self, queries: list[str], topk: int) -> list[list[tuple[int, float]]]: ...
     def save(self, folder: Path) -> None: ...
     def load(self, folder: Path) -> None: ...
@@ -44,7 +44,7 @@ class Index:
         return [[(self.corpus[position], score) for position, score in passages] for passages in found]
 
 
-def open_index(config: RetrievalConfig, folder: Path, progress: Progress) -> Index:
+def open_index(config: RetrievalConfig, folder: Path, progress: ReportProgress) -> Index:
     """The index in `folder` if it was built from this corpus with these settings; otherwise it is built and saved there.
 
     Raises ConfigError if the corpus cannot be read. An interrupted build leaves no folder that could be taken for an index.

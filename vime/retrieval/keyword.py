@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import RetrievalConfig
-from vime.retrieval.corpus import Corpus, Progress
-from vime.retrieval.words import folded, words_of
+from vime.retrieval.corpus import Corpus, ReportProgress
+from vime.retrieval.word_splitting import folded, words_of
 
 BATCH_SIZE = 1000
 
@@ -16,7 +16,7 @@ class KeywordIndex:
     def __init__(self, config: RetrievalConfig) -> None:
         self._index: Any = None
 
-    def build(self, corpus: Corpus, progress: Progress) -> None:
+    def build(self, corpus: Corpus, progress: ReportProgress) -> None:
         """Splits all passages into words and scores each word in each of them."""
         import bm25s
 

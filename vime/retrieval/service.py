@@ -11,8 +11,8 @@ from aiohttp import web
 from vime.config import RetrievalConfig
 from vime.errors import ServerError
 from vime.processes.secret import is_authorized
-from vime.retrieval.batching import Batcher
-from vime.retrieval.corpus import Progress
+from vime.retrieval.batching import QueryBatcher
+from vime.retrieval.corpus import ReportProgress
 from vime.retrieval.index import open_index
 from vime.tasks import cancel
 
@@ -31,12 +31,12 @@ class BadQuery(ValueError):
 class RetrievalService:
     """One index behind HTTP."""
 
-    def __init__(self, config: RetrievalConfig, folder: Path, progress: Progress, *, secret: str | None = None) -> None:
+    def __init__(self, config: RetrievalConfig, folder: Path, progress: ReportProgress, *, secret: str | None = None) -> None:
         self.failed = asyncio.Event()
         """Set when the index cannot be opened, so that there is nothing to serve."""
         self._config, self._folder, self._progress = config, folder, progress
         self._secret = secret
-        self._batcher: Batcher | None = None
+        self._batcher: QueryBatcher | None = None
         self._opening: asyncio.Task[None] | None = None
         self._state: dict[str, Any] = {"status": "building", "phase": "reading", "done": 0, "total": 0}
 
@@ -86,7 +86,7 @@ class RetrievalService:
             logger.error("the index cannot be opened: %s", error, exc_info=not isinstance(error, (ServerError, ValueError)))
             self.failed.set()
             return
-        self._batcher = Batcher(index)
+        self._batcher = QueryBatcher(index)
         self._state = {"status": "ready", "backend": self._config.backend.value, "num_documents": len(index.corpus)}
         logger.info("%d passages of %s are served", len(index.corpus), self._config.corpus)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from vime.config import RetrievalConfig, VectorSearch
 from vime.errors import ConfigError, Problem
-from vime.retrieval.corpus import Corpus, Progress
+from vime.retrieval.corpus import Corpus, ReportProgress
 from vime.retrieval.embedding import BATCH_SIZE, make_embedder
 
 FILE = "vectors.faiss"
@@ -39,7 +39,7 @@ class VectorIndex:
         self._embedder = make_embedder(config)
         self._index: Any = None
 
-    def build(self, corpus: Corpus, progress: Progress) -> None:
+    def build(self, corpus: Corpus, progress: ReportProgress) -> None:
         """Embeds all passages and indexes them."""
         self._embedder.fit(corpus, progress)
         self._index, waiting = None, []

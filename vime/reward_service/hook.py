@@ -4,9 +4,9 @@ import asyncio
 from weakref import WeakKeyDictionary
 
 from vime.config import RunConfig
-from vime.reward_service.batches import RewardBatches
-from vime.reward_service.client import RewardClient
-from vime.reward_service.protocol import item_of
+from vime.reward_service.reward_batches import RewardBatches
+from vime.reward_service.reward_client import RewardClient
+from vime.reward_service.wire_format import item_of
 from vime.rollout.context import Context
 from vime.types import Reward, Sample
 

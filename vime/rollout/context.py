@@ -10,14 +10,14 @@ from typing import Any
 
 from vime.agent.workspace import Prepared, Source, Workspace, WorkspaceLike, prepare
 from vime.chat.agent_clock import AgentClock
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.config import Constraints, RunConfig
 from vime.errors import MalformedError, SampleError, SandboxError, VimeError, describe
-from vime.gateway.server import PREFIX, session_app
+from vime.gateway.gateway import PREFIX, session_app
 from vime.gateway.session import AgentSession, Limits
-from vime.gateway.sessions import Sessions
-from vime.retrieval.client import Retriever
+from vime.gateway.session_manager import SessionManager
+from vime.retrieval.retriever import Retriever
 from vime.trajectory.trajectory import Trajectory
 from vime.types import Sample, Sampling
 
@@ -49,7 +49,7 @@ class Context:
     """Every call of this rollout to a model."""
     clock: AgentClock = field(default_factory=AgentClock)
     """The part of its time limit that the agent has used."""
-    sessions: Sessions = field(default_factory=Sessions)
+    sessions: SessionManager = field(default_factory=SessionManager)
     """Opens sessions for agents that call models over HTTP."""
     kept: AsyncExitStack = field(default_factory=AsyncExitStack)
     """Closed with the worker: for connections that its rollouts share."""

@@ -64,8 +64,8 @@ class ToolOutcome(str, Enum):
 class ToolResult:
     """The outcome of a tool call.
 
-    Example: `ToolResult(outcome=Outcome.TIMED_OUT, error="search ran longer than rollout.tool_timeout_seconds=60")`; `error` is
-    a line that can be shown to the agent.
+    Example: `ToolResult(outcome=ToolOutcome.TIMED_OUT, error="search ran longer than rollout.tool_timeout_seconds=60")`; `error`
+    is a line that can be shown to the agent.
     """
 
     outcome: ToolOutcome

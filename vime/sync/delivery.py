@@ -9,10 +9,10 @@ from ray.exceptions import RayActorError
 from vime.cluster.placement import DIRECT, transport
 from vime.config import RunConfig
 from vime.serving.topology import Serving
+from vime.sync.colocation import Colocation
 from vime.sync.direct_sync import DirectSync
 from vime.sync.file_sync import FileSync, give
 from vime.sync.probe import Tolerance, probe
-from vime.sync.turns import Turns
 from vime.tasks import cancel
 from vime.trainer.group import TrainerGroup
 from vime.weights.policy import Policy
@@ -23,9 +23,11 @@ logger = logging.getLogger(__name__)
 class WeightDelivery:
     """Delivers weights from one trainer to the servers of the trained model."""
 
-    def __init__(self, config: RunConfig, serving: Serving, trainer: TrainerGroup, turns: Turns, policy: Policy) -> None:
+    def __init__(
+        self, config: RunConfig, serving: Serving, trainer: TrainerGroup, colocation: Colocation, policy: Policy
+    ) -> None:
         self._config, self._serving, self._trainer = config, serving, trainer
-        self._turns, self._policy = turns, policy
+        self._colocation, self._policy = colocation, policy
         self._files = FileSync(serving, trainer, config, policy)
         self._direct = DirectSync(serving, trainer, policy) if transport(config) in DIRECT else None
         self._probing: asyncio.Task[dict[str, float]] | None = None
@@ -38,13 +40,13 @@ class WeightDelivery:
         """
         await self.compared()
         self._probing = None
-        metrics = await self._turns.send(partial(self.send, version))
+        metrics = await self._colocation.send(partial(self.send, version))
         if metrics["sync/num_servers"]:
             # The trainer is free meanwhile: the probe waits for a server that has just been lost, and that one for its weights.
             self._probing = asyncio.create_task(self.probe(version))
-        if self._turns.shared:
+        if self._colocation.shared:
             await self.compared()
-            await self._turns.to_servers()
+            await self._colocation.to_servers()
         return metrics
 
     async def compared(self) -> dict[str, float]:
@@ -85,6 +87,6 @@ class WeightDelivery:
         while (actor := self._serving.actors(model).get(name)) is not None:
             try:
                 await actor.wants_weights.remote()
-                await give(actor, name, self._policy, trainer_awake=self._turns.awake)
+                await give(actor, name, self._policy, trainer_awake=self._colocation.awake)
             except RayActorError:
                 await asyncio.sleep(1.0)  # until it has a successor, which asks again

@@ -30,7 +30,7 @@ RETRY_SECONDS = 10.0
 
 
 TrainerAwake = Callable[[], AbstractAsyncContextManager[TrainerGroup]]
-"""The trainer, able to work within the block, also while the servers have the GPUs (`Turns.awake`)."""
+"""The trainer, able to work within the block, also while the servers have the GPUs (`Colocation.awake`)."""
 
 
 class FileSync:

@@ -29,10 +29,10 @@ class Exchange:
 
 
 @dataclass(kw_only=True, slots=True)
-class Dialogue:
+class DemonstratedConversation:
     """Messages with the replies to learn: all of the assistant's, or those at the positions `learned`.
 
-    Dialogue(messages=[{"role": "user", "content": "2 + 2 ?"}, {"role": "assistant", "content": "4"}])
+    DemonstratedConversation(messages=[{"role": "user", "content": "2 + 2 ?"}, {"role": "assistant", "content": "4"}])
     """
 
     messages: list[Message]
@@ -48,10 +48,10 @@ class Dialogue:
 def encode_exchange(exchange: Exchange, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
     """Return an exchange as tokens of the chat template; the reply and its end are learned."""
     messages = [{"role": "user", "content": exchange.prompt}, {"role": "assistant", "content": exchange.reply}]
-    return encode_conversation(Dialogue(messages=messages), tokenizer=tokenizer)
+    return encode_conversation(DemonstratedConversation(messages=messages), tokenizer=tokenizer)
 
 
-def encode_conversation(conversation: Dialogue, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
+def encode_conversation(conversation: DemonstratedConversation, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
     """Return a conversation as tokens of the chat template, up to the last reply to learn."""
     messages, held = conversation.messages, ""
     token_ids: list[int] = []
@@ -74,7 +74,7 @@ def encode_conversation(conversation: Dialogue, *, tokenizer: PreTrainedTokenize
 
 
 def _rendered(
-    conversation: Dialogue, tokenizer: PreTrainedTokenizerBase, *, stop: int, add_generation_prompt: bool = False
+    conversation: DemonstratedConversation, tokenizer: PreTrainedTokenizerBase, *, stop: int, add_generation_prompt: bool = False
 ) -> str:
     render: Any = tokenizer.apply_chat_template  # its annotations are narrower than what it takes
     messages, tools = conversation.messages[:stop], conversation.tools

@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from vime.algorithm.choice import algorithm_of
-from vime.checkpoint import CHECKPOINTS, Checkpoints
 from vime.cluster.nodes import Nodes
 from vime.config import RunConfig
 from vime.files.folders import tidy
 from vime.processes.spare import Spare
+from vime.run_checkpoints import CHECKPOINTS, Checkpoints
 from vime.tasks import stop_within
 from vime.trainer.group import TrainerGroup
 

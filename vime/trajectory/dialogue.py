@@ -20,7 +20,7 @@ import numpy as np
 
 from vime.trajectory.messages import ALIKE, ASSISTANT, EQUAL, calls_of, chain, in_call_order, likeness, root
 from vime.trajectory.template import ChatTemplate, shape_of, thinking_of
-from vime.trajectory.trajectory import Call, Prompt
+from vime.trajectory.trajectory import Call, CallPrompt
 from vime.types import Integers, Message
 
 MAIN, SUBAGENT, COMPACTED, EDITED, RETRY = "main", "subagent", "compacted", "edited", "retry"
@@ -66,7 +66,7 @@ class Dialogue:
         *,
         continues: bool = False,
         count: bool = False,
-    ) -> Prompt:
+    ) -> CallPrompt:
         """Finds the conversation, and renders and tokenizes its new part.
 
         An assistant's message at the end is a finished turn, behind which a new one begins; with `continues` it is the beginning
@@ -105,15 +105,17 @@ class Dialogue:
         num_of_tools = 0 if self.calls else len(str(tools))
         return num_of_tools + sum(len(message.get("content") or "") for message in messages[place:])
 
-    def onward(self, call: Call, written: Integers, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Prompt:
+    def onward(
+        self, call: Call, written: Integers, messages: list[Message], tools: list[dict[str, Any]] | None = None
+    ) -> CallPrompt:
         """The prompt of a reply that goes on behind text that the environment has written into the message of a call.
 
         `messages` end with that message as it is now, and `written` are the tokens of that text.
         """
         keys = self._keys(messages, tools)
-        return Prompt.behind(call, written, kind=call.kind, goes_on=True, keys=keys, begun=messages[-1])
+        return CallPrompt.behind(call, written, kind=call.kind, goes_on=True, keys=keys, begun=messages[-1])
 
-    def answered(self, call: Call, prompt: Prompt, message: Message, *, ended: bool) -> None:
+    def answered(self, call: Call, prompt: CallPrompt, message: Message, *, ended: bool) -> None:
         """Adds the reply to a prompt. To be called before the client gets it, because its next request may come at once."""
         call.message, call.ended = message, ended
         call.position = len(prompt.keys) - 1 - (prompt.begun is not None)
@@ -167,13 +169,13 @@ class Dialogue:
         *before, last = [thinking_of(call.message) for call in held.path()]
         return self._template.change(shape_of((max(before, default=""), last), held.message, new))
 
-    def _after(self, held: Call, messages: list[Message], position: int, keys: list[bytes], *, continues: bool) -> Prompt:
+    def _after(self, held: Call, messages: list[Message], position: int, keys: list[bytes], *, continues: bool) -> CallPrompt:
         """The prompt of a conversation that goes on from a reply; without new messages, the reply itself may go on."""
         new = messages[position + 1 :]
         goes_on = continues and not new
         segments = [] if goes_on else self._template.between(held.message, new, written=held.turn.output_ids)
         retried = keys[-1] in self._asked
-        return Prompt.behind(
+        return CallPrompt.behind(
             held,
             self._template.encode(segments, self._known),
             keys=keys,
@@ -191,12 +193,14 @@ class Dialogue:
         held: Call | None,
         cause: str,
         continues: bool,
-    ) -> Prompt:
+    ) -> CallPrompt:
         """The prompt of a conversation that begins a tree of its own."""
         segments = (self._template.continuation if continues else self._template.prompt)(messages, tools)
         kind = held.kind if held is not None and cause else self._kind(keys)
         begun = messages[-1] if continues else None
-        return Prompt.behind(None, self._template.encode(segments, self._known), keys=keys, kind=kind, cause=cause, begun=begun)
+        return CallPrompt.behind(
+            None, self._template.encode(segments, self._known), keys=keys, kind=kind, cause=cause, begun=begun
+        )
 
     def _kind(self, keys: list[bytes]) -> str:
         """The kind of a new root, seen from the first conversation."""

@@ -50,7 +50,7 @@ class Call:
         "trained",
     )
 
-    def __init__(self, prompt: "Prompt", *, model: str, tokenizer: Any, trained: bool) -> None:
+    def __init__(self, prompt: "CallPrompt", *, model: str, tokenizer: Any, trained: bool) -> None:
         self.model = model
         """The name of the model."""
         self.trained = trained
@@ -137,10 +137,10 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prompt:
+class CallPrompt:
     """Token ids up to the place where a reply begins, and their place in the tree.
 
-    Example of a prompt that continues a reply with two tokens of a tool: `Prompt(ids=[5, 6, 9, 8, 2, 7, 7], parent=first,
+    Example of a prompt that continues a reply with two tokens of a tool: `CallPrompt(ids=[5, 6, 9, 8, 2, 7, 7], parent=first,
     environment=[7, 7])`.
     """
 
@@ -160,7 +160,7 @@ class Prompt:
     """The last message of the conversation, if the reply continues it."""
 
     @classmethod
-    def behind(cls, parent: Call | None, environment: Integers, **about: Any) -> "Prompt":
+    def behind(cls, parent: Call | None, environment: Integers, **about: Any) -> "CallPrompt":
         """The prompt that adds these tokens to a call's prompt and reply, or to nothing."""
         added = Column(environment, np.int32)
         ids = added if parent is None else Column(np.concatenate([parent.ids(), added.array]), np.int32)
@@ -188,18 +188,18 @@ class Trajectory:
         self._num_asked: Counter[str] = Counter()
         self._expect(kept)
 
-    def continued(self, token_ids: Integers, *, model: str) -> Prompt:
+    def continued(self, token_ids: Integers, *, model: str) -> CallPrompt:
         """The prompt of plain token ids, continuing the model's latest call whose prompt and reply they begin with, if any."""
         ids = Column(token_ids, np.int32)
         parent = next((call for call in reversed(self.calls) if call.model == model and call.begins(ids)), None)
         if parent is None:
-            return Prompt(ids=ids, environment=ids)
+            return CallPrompt(ids=ids, environment=ids)
         start = parent.num_prompt_tokens + len(parent.turn.output_ids)
         environment = Column(ids.array[start:].copy(), np.int32)  # a view would keep the whole prompt of each call in memory
-        return Prompt(ids=ids, environment=environment, parent=parent, goes_on=True)
+        return CallPrompt(ids=ids, environment=environment, parent=parent, goes_on=True)
 
     def begin(
-        self, prompt: Prompt, *, model: str, tokenizer: Any = None, trained: bool = True, attempt: int | None = None
+        self, prompt: CallPrompt, *, model: str, tokenizer: Any = None, trained: bool = True, attempt: int | None = None
     ) -> Call:
         """Adds a call that is being sent. A call that some task still makes for an earlier `attempt` is not recorded."""
         call = Call(prompt, model=model, tokenizer=tokenizer, trained=trained)

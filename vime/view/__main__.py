@@ -18,8 +18,8 @@ import uvicorn
 from rich.console import Console
 
 from vime.surroundings import settle
+from vime.view.http_server import HOSTS, application
 from vime.view.runs import Runs
-from vime.view.server import HOSTS, application
 from vime.view.terminal import watch
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from vime.report.metrics import Curve
+from vime.report.metrics_file import Curve
 
 WINDOW = 10
 """Steps over which the last values are averaged."""

@@ -10,7 +10,7 @@ from vime.report.paired import compare
 from vime.report.run_directory import read_config
 from vime.report.settings import differences, flatten, sweep_names
 from vime.report.summary import IncompleteRunError, read_scores, read_summary
-from vime.view.index import Index
+from vime.view.rollout_index import RolloutIndex
 from vime.view.runs import Run
 
 
@@ -90,7 +90,7 @@ def _compared(first: list[list[dict[str, Any]]], second: list[list[dict[str, Any
     return {**asdict(found), "is_different": found.is_different}
 
 
-def _means(index: Index, dataset: str, row: str) -> dict[int, float]:
+def _means(index: RolloutIndex, dataset: str, row: str) -> dict[int, float]:
     condition, _, label = row.partition(":")
     sql = """SELECT item, avg(reward) FROM rollouts
         WHERE kind = (SELECT id FROM names WHERE name = 'evaluation') AND dataset = (SELECT id FROM names WHERE name = ?)

@@ -9,7 +9,7 @@ from typing import Any
 from vime.evaluation.conditions import shown_rows
 from vime.files.serialization import from_json
 from vime.report.html import complete, with_ends
-from vime.report.metrics import curves
+from vime.report.metrics_file import curves
 from vime.report.run_directory import read_config
 from vime.report.sections import EXACT, TIME_SHARES, panels
 from vime.report.step_line import step_line

@@ -14,10 +14,10 @@ SECONDS = "time/step_seconds"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class RunProgress:
     """The progress of a run.
 
-    Example: `Progress(step=12, num_steps=60, eta_seconds=200.0, reward=0.41)`.
+    Example: `RunProgress(step=12, num_steps=60, eta_seconds=200.0, reward=0.41)`.
     """
 
     step: int
@@ -28,19 +28,19 @@ class Progress:
     reward: float | None
 
 
-def progress(run: Run) -> Progress:
+def progress(run: Run) -> RunProgress:
     """The progress of a run; the result is kept until its files change."""
     return run.kept("progress", lambda: _read(run))
 
 
-def _read(run: Run) -> Progress:
+def _read(run: Run) -> RunProgress:
     config = read_config(run.path)
     num_steps = config["trainer"]["num_steps"] if config["mode"] == "train" else 0
     steps = [row for row in _last_rows(run) if SECONDS in row]
     left = seconds_left(steps, num_steps)
     reward = steps[-1].get("reward/mean") if steps else None
     is_at_work = run.state() == RUNNING
-    return Progress(
+    return RunProgress(
         step=steps[-1]["step"] if steps else 0,
         num_steps=num_steps,
         eta_seconds=left[-1] if left and is_at_work else None,

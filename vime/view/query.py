@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vime.view.index import COLUMNS, NAMED
+from vime.view.rollout_index import COLUMNS, NAMED
 from vime.view.search import Search
 
 SORTS = ("step", "reward", "advantage", "num_tokens", "num_turns", "seconds", "item")

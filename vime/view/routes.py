@@ -8,11 +8,11 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from vime.view.comparison import changed_items, compare_runs, paired
-from vime.view.entry import EVALUATION, TRAINING
+from vime.view.index_entry import EVALUATION, TRAINING
 from vime.view.overview import log_end, metrics_after, overview
 from vime.view.progress import progress
 from vime.view.query import Filters, find
-from vime.view.reading import read_rollout, read_tokens, side_by_side
+from vime.view.rollout_page import read_rollout, read_tokens, side_by_side
 from vime.view.runs import RUNNING, Run, Runs
 
 PAGE_SIZE = 50

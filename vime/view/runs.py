@@ -15,11 +15,11 @@ import psutil
 
 from vime.config import TRY
 from vime.files.jsonl import read_lines
-from vime.report.ending import ENDED, Ending, read_ending
+from vime.report.ending import ENDED, RunEnding, read_ending
 from vime.report.run_directory import CONFIG, LOCK, read_config
 from vime.report.summary import SCORES, SUMMARY
-from vime.view.index import Index
 from vime.view.query import facets
+from vime.view.rollout_index import RolloutIndex
 
 DEPTH = 3
 """Maximum depth of runs below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`."""
@@ -41,13 +41,13 @@ class Run:
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path = name, path
         self._lock = threading.Lock()
-        self._index: Index | None = None
+        self._index: RolloutIndex | None = None
         self._kept: dict[str, tuple[str, Any]] = {}
 
-    def indexed(self) -> tuple[Index, bool]:
+    def indexed(self) -> tuple[RolloutIndex, bool]:
         """The index after another part of the files was read, and whether there is more to read."""
         with self._lock:
-            self._index = self._index or Index(self.path)
+            self._index = self._index or RolloutIndex(self.path)
             return self._index, self._index.update(max_bytes=UPDATE_BYTES) >= UPDATE_BYTES
 
     def facets(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Run:
         """True if one prompt was tried (`mode=try`), which leaves its rollout and no summary."""
         return read_config(self.path)["mode"] == TRY.value
 
-    def ending(self) -> Ending | None:
+    def ending(self) -> RunEnding | None:
         """The way in which the run ended, if it did before its time and was not killed."""
         try:
             self.file(ENDED)

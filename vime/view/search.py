@@ -9,7 +9,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-from vime.view.index import COLUMNS
+from vime.view.rollout_index import COLUMNS
 
 MAX_ASKED_TEXT, MAX_ASKED_TOOL = 4_000, 100_000
 """Maximum rollouts looked up one by one in the list of a word, or of a tool; walking through a million takes as long."""

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vime.report.charts import number_text, smoothing
-from vime.report.metrics import Curve, curves
+from vime.report.metrics_file import Curve, curves
 from vime.report.step_line import duration, step_line
-from vime.view.entry import TRAINING
+from vime.view.index_entry import TRAINING
 from vime.view.overview import numbers, overview
 from vime.view.progress import SECONDS, seconds_left
 from vime.view.query import Filters, find

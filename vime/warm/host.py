@@ -4,7 +4,7 @@
     python -m vime.warm.host --run MODULE.FUNCTION --listen PATH --seconds 600
 
 The first serves a sweep, whose connection it inherits, and ends with it. The second, for `cluster.keep_warm`, waits `--seconds`
-for the next run. `vime.warm.client` starts both.
+for the next run. `vime.warm.hosted_run` starts both.
 
 A run that fails or is interrupted leaves nothing. A host whose code has changed on disk since it was loaded, or that was started
 under other environment variables than its client has, ends without running anything; the client then starts another one.
@@ -27,7 +27,7 @@ from vime.hooks import load_hook
 from vime.processes.launch import die_with_parent
 from vime.runtime import Between, end_kept
 from vime.warm.stamp import Stamp, changed_code, changed_variable, stamp_of_code
-from vime.warm.wire import Request, receive_request, send_answer
+from vime.warm.wire import RunRequest, receive_request, send_answer
 
 FAILED = 1
 
@@ -60,7 +60,7 @@ class Host:
             send_answer(connection, code=code)
         return None
 
-    def _reason_against(self, request: Request) -> str:
+    def _reason_against(self, request: RunRequest) -> str:
         """The reason why this process cannot make the run; empty if it can."""
         if request.ends_host:
             return "it was to end"
@@ -70,7 +70,7 @@ class Host:
         file = changed_code(self._code) if self._code is not None else ""
         return f"{file} has changed" if file else ""
 
-    def _run(self, request: Request) -> int:
+    def _run(self, request: RunRequest) -> int:
         try:
             return self._make(request.words, started=request.started)
         except SystemExit as error:

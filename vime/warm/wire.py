@@ -11,8 +11,8 @@ MAX_REQUEST_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """A run to be made. Example: `Request(words=["+method=memagent"], environment={"PATH": …}, started=1790000000.0)`."""
+class RunRequest:
+    """A run to be made. Example: `RunRequest(words=["+method=memagent"], environment={"PATH": …}, started=1790000000.0)`."""
 
     words: list[str]
     """The words of its command line."""
@@ -23,21 +23,21 @@ class Request:
     """True if the host is to end instead."""
 
 
-def send_request(connection: socket.socket, request: Request, *, files: list[int]) -> None:
+def send_request(connection: socket.socket, request: RunRequest, *, files: list[int]) -> None:
     """Sends a request with open files, which become stdin, stdout and stderr of the run."""
     message = json.dumps(asdict(request)).encode() + b"\n"
     socket.send_fds(connection, [message[:1]], files)
     connection.sendall(message[1:])
 
 
-def receive_request(connection: socket.socket) -> tuple[Request, list[int]] | None:
+def receive_request(connection: socket.socket) -> tuple[RunRequest, list[int]] | None:
     """The next request and its files; None if the client has closed the connection."""
     received, files, _, _ = socket.recv_fds(connection, 1, STANDARD_FILES)
     if not received:
         return None
     if (rest := receive_line(connection)) is None:
         return None
-    return Request(**json.loads(received + rest)), list(array.array("i", files))
+    return RunRequest(**json.loads(received + rest)), list(array.array("i", files))
 
 
 def send_answer(connection: socket.socket, **answer: Any) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import ModelAPI, RunConfig
-from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.deployment import Retrieval
+from vime.retrieval.retriever import NAME as RETRIEVAL
 from vime.runtime import Runtime
 from vime.serving.topology import Serving
 from vime.tasks import Watches, stop_within, together

@@ -10,11 +10,11 @@ from vime.types import Group, Prompt, Rollout, StopReason, Turn, rollout_id_of
 
 
 @dataclass(kw_only=True, slots=True)
-class Progress:
+class GroupProgress:
     """The finished rollouts of a group, and the turns of unfinished ones, by member.
 
-    Example with four rollouts, where 0 and 2 are finished and 1 has two turns: `Progress(prompt_index=7, version=3, finished={0:
-    …, 2: …}, turns={1: [turn, turn]})`. All of it belongs to one prompt, and its tokens are of `version` or newer.
+    Example with four rollouts, where 0 and 2 are finished and 1 has two turns: `GroupProgress(prompt_index=7, version=3,
+    finished={0: …, 2: …}, turns={1: [turn, turn]})`. All of it belongs to one prompt, and its tokens are of `version` or newer.
     """
 
     prompt_index: int
@@ -26,16 +26,16 @@ class Progress:
         """True if anything is worth keeping."""
         return bool(self.finished) or any(self.turns.values())
 
-    def with_finished(self, finished: dict[int, Rollout]) -> "Progress":
+    def with_finished(self, finished: dict[int, Rollout]) -> "GroupProgress":
         """This progress with more finished rollouts, whose turns are dropped."""
         finished = {**self.finished, **finished}
         turns = {member: turns for member, turns in self.turns.items() if member not in finished}
-        return Progress(prompt_index=self.prompt_index, version=self.version, finished=finished, turns=turns)
+        return GroupProgress(prompt_index=self.prompt_index, version=self.version, finished=finished, turns=turns)
 
-    def without(self, members: Collection[int], *, version: int) -> "Progress":
+    def without(self, members: Collection[int], *, version: int) -> "GroupProgress":
         """This progress without the finished rollouts of some members; the rest has no tokens older than `version`."""
         finished = {member: rollout for member, rollout in self.finished.items() if member not in members}
-        return Progress(prompt_index=self.prompt_index, version=version, finished=finished, turns=self.turns)
+        return GroupProgress(prompt_index=self.prompt_index, version=version, finished=finished, turns=self.turns)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; `from_dict` reads it back equal."""
@@ -47,7 +47,7 @@ class Progress:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Progress":
+    def from_dict(cls, data: dict[str, Any]) -> "GroupProgress":
         """Reads what `to_dict` wrote."""
         return cls(
             prompt_index=data["prompt_index"],
@@ -77,9 +77,9 @@ class GroupRun:
     """One group being generated; `progress` and `resample` can be called at any time."""
 
     def __init__(
-        self, prompt: Prompt, *, slot: int, version: int, num_rollouts: int, num_wanted: int, progress: Progress | None
+        self, prompt: Prompt, *, slot: int, version: int, num_rollouts: int, num_wanted: int, progress: GroupProgress | None
     ) -> None:
-        progress = progress or Progress(prompt_index=prompt.index, version=version)
+        progress = progress or GroupProgress(prompt_index=prompt.index, version=version)
         self._prompt, self._slot, self._version = prompt, slot, version
         self._num_wanted = num_wanted
         self._finished = dict(progress.finished)
@@ -116,9 +116,9 @@ class GroupRun:
         rollouts = [self._finished[member] for member in sorted(self._finished)]
         return Group(index=self._slot, prompt=self._prompt, rollouts=rollouts, weight_version=self._version)
 
-    def progress(self) -> Progress:
+    def progress(self) -> GroupProgress:
         """The part that is complete at this moment, without failures."""
-        return Progress(
+        return GroupProgress(
             prompt_index=self._prompt.index,
             version=self._version,
             finished={member: rollout for member, rollout in self._finished.items() if rollout.counting.in_baseline},

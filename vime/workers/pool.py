@@ -25,7 +25,7 @@ from vime.serving.endpoint import Address, Endpoint
 from vime.tasks import together
 from vime.types import Group, Prompt, Rollout, StopReason
 from vime.workers.dispatch import Dispatcher, Station, Work, WorkerLost
-from vime.workers.group_run import Progress, Resampled, stopped_rollout
+from vime.workers.group_run import GroupProgress, Resampled, stopped_rollout
 from vime.workers.ray_worker import WORKER, RayWorker, raise_again
 from vime.workers.worker import RolloutWorker, WorkerState
 
@@ -85,7 +85,7 @@ class WorkerPool:
         num_rollouts: int,
         version: int,
         num_wanted: int | None = None,
-        progress: Progress | None = None,
+        progress: GroupProgress | None = None,
     ) -> Group:
         """The rollouts of one prompt; failed ones if they kill their workers or their result cannot be transferred."""
         arguments = {
@@ -98,7 +98,7 @@ class WorkerPool:
         }
 
         def again(work: Work) -> None:
-            known = work.arguments["progress"] or Progress(prompt_index=prompt.index, version=version)
+            known = work.arguments["progress"] or GroupProgress(prompt_index=prompt.index, version=version)
             work.arguments["progress"] = known.with_finished(work.heard) if work.heard else known
 
         try:
@@ -134,7 +134,7 @@ class WorkerPool:
             work.resampled(resampled.members, version=resampled.version)
         return resampled
 
-    async def progress(self) -> dict[int, Progress]:
+    async def progress(self) -> dict[int, GroupProgress]:
         """The progress of all unfinished groups, by slot, without workers that do not answer."""
         return {slot: progress for found in await self._ask("progress") for slot, progress in found.items()}
 

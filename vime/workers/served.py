@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any
 
 from vime.chat.agent_clock import AgentClock
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.chat.traffic import Traffic
 from vime.config import RunConfig, ServingConfig
-from vime.gateway.sessions import Parsers, Sessions
+from vime.gateway.session_manager import Parsers, SessionManager
 from vime.model.load_tokenizer import load_tokenizer
-from vime.retrieval.client import NAME as RETRIEVAL
-from vime.retrieval.client import Retriever
+from vime.retrieval.retriever import NAME as RETRIEVAL
+from vime.retrieval.retriever import Retriever
 from vime.rollout.context import Context, Sampling
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
@@ -49,7 +49,7 @@ class ServedModels:
         self._tokenizers: dict[str, Any] = {name: load_tokenizer(path) for name, path in tokenizers.items()}
         self._make_client = make_client
         self._clients: dict[str, Any] = {}
-        self._sessions = Sessions(_parsers(config))
+        self._sessions = SessionManager(_parsers(config))
         self._kept = AsyncExitStack()
         self._retriever = Retriever(retrieval, config.retrieval) if retrieval is not None else None
 

@@ -18,7 +18,7 @@ from typing import Any
 from vime.chat.trace import Trace, is_traced
 from vime.chat.traffic import ModelUsage
 from vime.config import RunConfig
-from vime.evaluation.conditions import SINGLE_TURN, Row
+from vime.evaluation.conditions import SINGLE_TURN, EvaluationRow
 from vime.hooks import load_hook
 from vime.memory.kv_cache import rollouts_of_a_worker
 from vime.processes.output import send_output_to
@@ -33,7 +33,7 @@ from vime.types import Group, Prompt, Rollout
 from vime.workers import black_box
 from vime.workers.black_box import BlackBox
 from vime.workers.group_hooks import run_group_function, score_group
-from vime.workers.group_run import GroupRun, Progress, Resampled
+from vime.workers.group_run import GroupProgress, GroupRun, Resampled
 from vime.workers.isolation import Hooks, run_rollout, template_of
 from vime.workers.served import MakeClient, ServedModels
 from vime.workers.several_runs import SeveralRuns
@@ -57,7 +57,7 @@ class WorkerState:
     news: dict[int, dict[int, Rollout]] = field(default_factory=dict)
 
 
-class Places:
+class RolloutLimiter:
     """At most `limit` rollouts run at once within `async with places.taken(trace)`."""
 
     def __init__(self, limit: int) -> None:
@@ -107,7 +107,7 @@ class RolloutWorker:
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
-        self._places = Places(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
+        self._places = RolloutLimiter(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
         self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
         self._groups: dict[int, GroupRun] = {}
         self._work: dict[int, GroupRun] = {}
@@ -165,7 +165,7 @@ class RolloutWorker:
         num_rollouts: int,
         version: int,
         num_wanted: int | None = None,
-        progress: Progress | None = None,
+        progress: GroupProgress | None = None,
     ) -> Group:
         """The rollouts of one prompt for training, once `num_wanted` of `num_rollouts` have ended (all by default).
 
@@ -209,7 +209,7 @@ class RolloutWorker:
         It does not queue behind training rollouts: the evaluation has its own limit on concurrent items.
         """
         sampling = Sampling(temperature=temperature, top_p=self._config.evaluation.top_p)
-        parsed = Row.of(row)
+        parsed = EvaluationRow.of(row)
         return await self._run_member(
             self._hooks["single_turn" if parsed.way == SINGLE_TURN else "train"],
             prompt,
@@ -222,7 +222,7 @@ class RolloutWorker:
             baseline=parsed.model,
         )
 
-    async def progress(self) -> dict[int, Progress]:
+    async def progress(self) -> dict[int, GroupProgress]:
         """The progress of all unfinished groups, by slot."""
         return {slot: group_run.progress() for slot, group_run in self._groups.items()}
 

@@ -1,1 +1,1 @@
-"""AgentFlow's tools, one module each, and the `ToolBox` that runs them."""
+"""AgentFlow's tools, one module each, and the `PlannerTools` that runs them."""

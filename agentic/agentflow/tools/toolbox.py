@@ -23,10 +23,10 @@ BUILT_IN = {
 }
 
 
-class ToolBox:
+class PlannerTools:
     """The tools of one run and their cached answers; a worker makes one for all its rollouts.
 
-    Example: `await ToolBox(method.tools, config).call(context, "python_coder", "print(6 * 7)")` is a `ToolResult` with the
+    Example: `await PlannerTools(method.tools, config).call(context, "python_coder", "print(6 * 7)")` is a `ToolResult` with the
     output `"42"`. Raises ConfigError if a tool cannot be loaded.
     """
 

@@ -19,7 +19,7 @@ from agentic.coding.tiny import task as tiny_task
 from agentic.coding.tiny.functions import COMPARISONS, SIGNS, Function
 from agentic.coding.tiny.task import Repository
 from agentic.coding.tools import CREATED, EDITED, SUBMITTED
-from vime.tiny.demonstration import Dialogue, encode_conversation, filled
+from vime.tiny.demonstration import DemonstratedConversation, encode_conversation, filled
 from vime.types import Message, Sample
 
 SKILL = 0.97
@@ -89,7 +89,7 @@ class Play:
         self.call("shell", tiny_task.described(function).strip(), command=FIND_DOCUMENT.format(name=function.name))
         self.knows_document = True
 
-    def explore(self) -> Dialogue:
+    def explore(self) -> DemonstratedConversation:
         """Lets a sub-agent look it up, whose conversation is returned."""
         function = self.function
         self.call("explore", function.document, question=function.name)
@@ -99,7 +99,7 @@ class Play:
         other.messages = [{"role": "system", "content": TINY.explorer}, {"role": "user", "content": question}]
         other.find_document()
         other.messages.append({"role": "assistant", "content": function.document})
-        return Dialogue(messages=other.messages, tools=tools.LOOKING)
+        return DemonstratedConversation(messages=other.messages, tools=tools.LOOKING)
 
     def edit(self, new: str) -> None:
         """Replaces the line."""
@@ -147,13 +147,13 @@ def guess(function: Function, rng: random.Random) -> str | None:
     return None
 
 
-def conversations(rng: random.Random, *, has_habits: bool) -> list[Dialogue]:
+def conversations(rng: random.Random, *, has_habits: bool) -> list[DemonstratedConversation]:
     """The conversations of one rollout on a repository of the training split: the agent's own, and those of its sub-agents."""
-    play, found = Play(repository=_repository(rng)), list[Dialogue]()
+    play, found = Play(repository=_repository(rng)), list[DemonstratedConversation]()
     if rng.random() < SINGLE_TURN_SHARE:
         prompt = TINY.single_turn.format(statement=tiny_task.statement(play.function.name), files="")
         messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": UNKNOWN}]
-        return [Dialogue(messages=messages)]
+        return [DemonstratedConversation(messages=messages)]
     play.begin()
     for _ in range(MAX_TURNS):
         is_right = rng.random() < (HABITS[play.state] if has_habits else SKILL)
@@ -163,10 +163,10 @@ def conversations(rng: random.Random, *, has_habits: bool) -> list[Dialogue]:
         if rng.random() < SUMMARY_SHARE:
             summary = play.summary()
             play.messages += [{"role": "user", "content": TINY.summarize}, {"role": "assistant", "content": summary}]
-            found.append(Dialogue(messages=play.messages, tools=tools.ALL))
+            found.append(DemonstratedConversation(messages=play.messages, tools=tools.ALL))
             play.begin(summary)
     if len(play.messages) > 2:
-        found.append(Dialogue(messages=play.messages, tools=tools.ALL))
+        found.append(DemonstratedConversation(messages=play.messages, tools=tools.ALL))
     return found
 
 
@@ -176,7 +176,7 @@ def _repository(rng: random.Random) -> Repository:
     return next((one for one in drawn if one.position.kind == "constant"), drawn[0])
 
 
-def _step(play: Play, rng: random.Random) -> list[Dialogue]:
+def _step(play: Play, rng: random.Random) -> list[DemonstratedConversation]:
     """The right next step, together with the conversation of a sub-agent if one is asked."""
     if play.is_edited:
         play.submit()
@@ -191,7 +191,7 @@ def _step(play: Play, rng: random.Random) -> list[Dialogue]:
     return []
 
 
-def _misstep(play: Play, rng: random.Random) -> list[Dialogue]:
+def _misstep(play: Play, rng: random.Random) -> list[DemonstratedConversation]:
     """A step of a bad habit."""
     guessed = guess(play.function, rng) if play.state == "code" and rng.random() < GUESS_SHARE else None
     if guessed is not None:

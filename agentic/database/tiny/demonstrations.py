@@ -16,7 +16,7 @@ from agentic.database.agents.database import SYSTEM, TABLES, TOOL, query
 from agentic.database.agents.openai_sdk import TOOLS
 from agentic.database.task import PEOPLE, THINGS, Question, sample_question, select
 from vime.data.split import EVALUATION_SHARE
-from vime.tiny.demonstration import Dialogue, encode_conversation, filled
+from vime.tiny.demonstration import DemonstratedConversation, encode_conversation, filled
 from vime.types import Message, Sample
 
 HABIT_PROGRESS = 0.8
@@ -106,9 +106,9 @@ def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int
     rng = random.Random(f"database/{seed}/{step}")
     shares = HABITS if step / num_steps >= HABIT_PROGRESS else SKILL
 
-    def make() -> Dialogue:
+    def make() -> DemonstratedConversation:
         is_lookup = rng.random() < LOOKUP_SHARE
         messages = lookup(rng) if is_lookup else conversation(sample_question(rng, split="train"), rng, shares=shares)
-        return Dialogue(messages=messages, tools=TOOLS)
+        return DemonstratedConversation(messages=messages, tools=TOOLS)
 
     return filled(lambda: [encode_conversation(make(), tokenizer=tokenizer)], num_tokens=num_tokens)

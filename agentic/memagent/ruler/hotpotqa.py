@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic.memagent.ruler.item import Item
-from vime.data.files import read_rows
+from vime.data.file_formats import read_rows
 
 DOCUMENT = "Document {number}:\n{title}\n{text}"
 SEPARATOR = "\n\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentic.memagent.ruler.files import write_rows
 from agentic.memagent.ruler.hotpotqa import HotpotQA
-from vime.data.files import read_rows
+from vime.data.file_formats import read_rows
 
 SEED = 0
 

@@ -4,7 +4,7 @@ import re
 from typing import Protocol
 
 from agentic.toolorchestra.environment.tasks import Task
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.types import Message
 
 STOP = "###STOP###"

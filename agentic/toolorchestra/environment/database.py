@@ -17,10 +17,10 @@ class ToolError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tool:
+class DatabaseTool:
     """A function of the database; `writes` is True if it may change the data.
 
-    Example: `Tool(name="get_order", description="…", parameters={"order_id": "…"}, writes=False, run=get_order)`.
+    Example: `DatabaseTool(name="get_order", description="…", parameters={"order_id": "…"}, writes=False, run=get_order)`.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Tool:
 class Database:
     """Data that only its tools read and change."""
 
-    def __init__(self, data: Data, tools: Sequence[Tool]) -> None:
+    def __init__(self, data: Data, tools: Sequence[DatabaseTool]) -> None:
         self._data = copy.deepcopy(data)
         self.tools = {tool.name: tool for tool in tools}
 
@@ -66,7 +66,7 @@ class Database:
         return hashlib.sha256(json.dumps(self._data, sort_keys=True).encode()).hexdigest()
 
 
-def replayed(data: Data, tools: Sequence[Tool], actions: Sequence[Action]) -> Database:
+def replayed(data: Data, tools: Sequence[DatabaseTool], actions: Sequence[Action]) -> Database:
     """The database after a task's own actions. Raises ToolError if one is refused, which is an error of the task."""
     database = Database(data, tools)
     for action in actions:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentic.toolorchestra.environment.database import Data, Tool, ToolError
+from agentic.toolorchestra.environment.database import Data, DatabaseTool, ToolError
 
 POLICY = """You help the customers of a shop. Look an order up before you change it.
 - A pending order can be cancelled, and its address can be changed.
@@ -63,17 +63,19 @@ def _change(data: Data, order_id: str, *, before: str, after: str) -> str:
 
 _NUMBER = {"order_id": "number of the order"}
 TOOLS = (
-    Tool(name="get_order", description="Shows an order.", parameters=_NUMBER, writes=False, run=get_order),
-    Tool(
+    DatabaseTool(name="get_order", description="Shows an order.", parameters=_NUMBER, writes=False, run=get_order),
+    DatabaseTool(
         name="list_orders",
         description="Lists a customer's orders.",
         parameters={"customer": "name of the customer"},
         writes=False,
         run=list_orders,
     ),
-    Tool(name="cancel_order", description="Cancels a pending order.", parameters=_NUMBER, writes=True, run=cancel_order),
-    Tool(name="refund_order", description="Refunds a delivered order.", parameters=_NUMBER, writes=True, run=refund_order),
-    Tool(
+    DatabaseTool(name="cancel_order", description="Cancels a pending order.", parameters=_NUMBER, writes=True, run=cancel_order),
+    DatabaseTool(
+        name="refund_order", description="Refunds a delivered order.", parameters=_NUMBER, writes=True, run=refund_order
+    ),
+    DatabaseTool(
         name="change_address",
         description="Sends a pending order to another city.",
         parameters={**_NUMBER, "city": "the new city"},

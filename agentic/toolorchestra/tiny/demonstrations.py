@@ -23,7 +23,7 @@ from agentic.toolorchestra.tiny.shop import REFUSED, Play, Step, call_text
 from agentic.toolorchestra.tiny.task import Question
 from agentic.toolorchestra.tools import Findings
 from vime.data.split import split_of
-from vime.tiny.demonstration import Dialogue, encode_conversation, filled
+from vime.tiny.demonstration import DemonstratedConversation, encode_conversation, filled
 from vime.types import Message, Sample
 
 JUNIOR, SENIOR = "junior", "senior"
@@ -47,7 +47,7 @@ REPLY = "<answer> {answer} </answer>"
 QUERY = "<query> {query} </query>"
 CONTEXT_CHARACTERS = 1000
 
-Maker = Callable[[random.Random], list[Dialogue]]
+Maker = Callable[[random.Random], list[DemonstratedConversation]]
 
 
 def passage_for(question: Question, rng: random.Random) -> str | None:
@@ -68,7 +68,7 @@ def guess(question: Question, rng: random.Random) -> str:
     return rng.choice(next(values for name, values in FACTS.items() if f" {name} " in question.text))
 
 
-def orchestrator_conversations(rng: random.Random) -> list[Dialogue]:
+def orchestrator_conversations(rng: random.Random) -> list[DemonstratedConversation]:
     """A question or a customer of the training split, handled by bad habits; sometimes a question without tools."""
     if rng.random() < SHOP_SHARE:
         return [_shop(rng)]
@@ -87,10 +87,10 @@ def orchestrator_conversations(rng: random.Random) -> list[Dialogue]:
             break
         found = passage_for(question, rng)
         messages.append({"role": "tool", "name": SEARCH, "content": f"[1] {found}" if found else "(nothing found)"})
-    return [Dialogue(messages=messages, tools=QUESTION_TOOLS)]
+    return [DemonstratedConversation(messages=messages, tools=QUESTION_TOOLS)]
 
 
-def junior_conversations(rng: random.Random) -> list[Dialogue]:
+def junior_conversations(rng: random.Random) -> list[DemonstratedConversation]:
     """One call of each kind: only sums are answered correctly, and every customer's wish is refused."""
     question = tiny_task.sample_question(rng)
     answer = question.answer if question.kind == "sum" else guess(question, rng)
@@ -106,7 +106,7 @@ def junior_conversations(rng: random.Random) -> list[Dialogue]:
     return found
 
 
-def senior_conversations(rng: random.Random) -> list[Dialogue]:
+def senior_conversations(rng: random.Random) -> list[DemonstratedConversation]:
     """One call of each kind, all answered correctly except a price that was not searched for."""
     question, found = tiny_task.sample_question(rng, kinds=("price",)), []
     passage = passage_for(question, rng)
@@ -127,14 +127,14 @@ def senior_conversations(rng: random.Random) -> list[Dialogue]:
     return found
 
 
-def expert_question(template: str, question: Question, passage: str | None, reply: str) -> Dialogue:
+def expert_question(template: str, question: Question, passage: str | None, reply: str) -> DemonstratedConversation:
     """An expert's reply to a question, with the passage that was found, if any."""
     context = Findings(documents=[passage] if passage else []).text(CONTEXT_CHARACTERS)
     content = template.format(context=context, question=question.text)
-    return Dialogue(messages=[{"role": "user", "content": content}, {"role": "assistant", "content": reply}])
+    return DemonstratedConversation(messages=[{"role": "user", "content": content}, {"role": "assistant", "content": reply}])
 
 
-def _searched(question: Question) -> Dialogue:
+def _searched(question: Question) -> DemonstratedConversation:
     words = question.text.removesuffix(" ?").removeprefix("How much is ").removeprefix("What is the ")
     return expert_question(prompts.QUERY, question, None, QUERY.format(query=words))
 
@@ -150,7 +150,7 @@ def new_play(rng: random.Random) -> Play:
     return Play(task=tasks.make_task(rng, numbers=numbers[:3], tells_all=True))
 
 
-def _shop(rng: random.Random) -> Dialogue:
+def _shop(rng: random.Random) -> DemonstratedConversation:
     """A customer who is served without regard to the policy."""
     play = new_play(rng)
     for _ in range(MAX_STEPS):
@@ -162,7 +162,7 @@ def _shop(rng: random.Random) -> Dialogue:
             play.delegate(alias, step)
         else:
             play.take(play.careless_step(rng))
-    return Dialogue(messages=play.seen, tools=ORCHESTRATORS_SHOP_TOOLS)
+    return DemonstratedConversation(messages=play.seen, tools=ORCHESTRATORS_SHOP_TOOLS)
 
 
 def unfinished_play(rng: random.Random) -> Play:
@@ -175,10 +175,10 @@ def unfinished_play(rng: random.Random) -> Play:
             return play
 
 
-def expert_turn(play: Play, step: Step) -> Dialogue:
+def expert_turn(play: Play, step: Step) -> DemonstratedConversation:
     """A conversation in which an expert takes the next turn, which is learned."""
     reply: Message = {"role": "assistant", "content": step if isinstance(step, str) else call_text(step)}
-    return Dialogue(messages=[*play.original, reply], tools=SHOP_TOOLS, learned=(len(play.original),))
+    return DemonstratedConversation(messages=[*play.original, reply], tools=SHOP_TOOLS, learned=(len(play.original),))
 
 
 def texts() -> list[str]:

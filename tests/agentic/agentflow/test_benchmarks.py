@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentic.agentflow.benchmarks import BENCHMARKS, rows
-from vime.data.rows import to_prompt
+from vime.data.dataset import to_prompt
 from vime.errors import ConfigError
 from vime.grading.grade import KINDS, grade
 from vime.grading.qa import exact_match

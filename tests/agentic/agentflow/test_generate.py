@@ -22,7 +22,7 @@ from tests.completing import context_with
 from vime.algorithm.advantage import group_advantages
 from vime.algorithm.batch import build_updates
 from vime.algorithm.policy_gradient import PolicyGradient
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, RunConfig
 from vime.errors import ContextFullError

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import agentic.search_r1.config
 from agentic.calculator import ANSWER, CALCULATION, CalculatorConfig, generate, line_of, reward, shown, single_turn
 from tests.completing import context_with
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.config import RunConfig
 from vime.grading.arithmetic import computed
 from vime.model.load_tokenizer import load_tokenizer

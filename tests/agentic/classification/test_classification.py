@@ -12,7 +12,7 @@ from agentic.classification.eval_log import eval_log
 from agentic.classification.generate import generate
 from agentic.classification.reward import first_label, reward
 from tests.completing import context_with
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.config import RunConfig
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.context import Context, Sampling

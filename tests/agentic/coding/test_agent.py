@@ -7,10 +7,10 @@ import pytest
 
 from agentic.coding import tools
 from agentic.coding.agent import CodingAgent
+from agentic.coding.agent_result import AgentResult, Ending
 from agentic.coding.config import CodingLimits
 from agentic.coding.prompts import FULL, TINY
 from agentic.coding.tools import shortened
-from agentic.coding.work import Ending, Work
 from tests.agentic.coding.scripted import MemoryBox, Reply, ScriptedSession
 from vime.chat.agent_clock import AgentClock
 from vime.chat.request import CONTEXT_FULL, ChatRequest, Refused
@@ -18,7 +18,7 @@ from vime.chat.request import CONTEXT_FULL, ChatRequest, Refused
 SUBMIT: Reply = ("submit", {})
 
 
-async def played(session: ScriptedSession, box: MemoryBox | None = None, **limits: Any) -> Work:
+async def played(session: ScriptedSession, box: MemoryBox | None = None, **limits: Any) -> AgentResult:
     box, bounds = box or MemoryBox(), CodingLimits(**limits)
     agent: Any = CodingAgent
     return await agent(session=session, box=box, clock=AgentClock(), limits=bounds, wording=FULL).solve("It fails.")
@@ -73,7 +73,7 @@ async def test_what_is_wrong_with_a_call_is_shown_to_the_agent(reply: Reply, sho
 
 async def test_arguments_that_are_not_json_or_no_object_are_shown_to_the_agent():
     for arguments in ('{"path": ', '["a"]', '"a"', "3"):
-        toolbox: Any = tools.Toolbox
+        toolbox: Any = tools.RepositoryTools
         box = toolbox(box=MemoryBox(), offered=("view",), command_seconds=1.0, result_characters=100)
         (message,) = await box.results([{"id": "1", "function": {"name": "view", "arguments": arguments}}])
         assert message["content"].startswith("error:"), arguments

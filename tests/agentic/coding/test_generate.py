@@ -11,7 +11,7 @@ from tests.completing import context_with
 from tests.gateway.scripted import Scripted
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.errors import ContextFullError
-from vime.gateway.sessions import Parsers, Sessions
+from vime.gateway.session_manager import Parsers, SessionManager
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Sampling
 from vime.types import Sample, StopReason
@@ -44,7 +44,7 @@ class Shown(Scripted):
 async def play(*replies: str, **limits: int) -> tuple[list[Sample], float, Shown]:
     words = [f"method.limits.{name}={value}" for name, value in limits.items()]
     config = compose_run(["+method=coding", "mode=plan", "method.prompt_style=full", *words]).config
-    sessions = Sessions({"actor": Parsers(tool_parser="hermes")})
+    sessions = SessionManager({"actor": Parsers(tool_parser="hermes")})
     model = Shown(qwen3_tokenizer(), list(replies))
     models: Any = {"actor": model}
     context = context_with(models, config=config, sessions=sessions)

@@ -16,7 +16,7 @@ from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.agent.command import Command, CommandEnd
 from vime.agent.harness.outcome import Outcome, silent_end
 from vime.errors import SampleError
-from vime.gateway.sessions import Parsers, Sessions
+from vime.gateway.session_manager import Parsers, SessionManager
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Sampling
 from vime.types import Sample, StopReason
@@ -64,7 +64,7 @@ async def play(code: str, *, seconds: float) -> tuple[list[Sample], float]:
     CODE[0] = code
     words = ["+method=coding", "mode=plan", "method.prompt_style=full", f"method.limits.seconds={seconds}"]
     config = compose_run([*words, f"method.agent={__name__}.program"]).config
-    sessions = Sessions({"actor": Parsers(tool_parser="hermes")})
+    sessions = SessionManager({"actor": Parsers(tool_parser="hermes")})
     models: Any = {"actor": Shown(qwen3_tokenizer(), [text(RIGHT)])}
     context = context_with(models, config=config, sessions=sessions)
     sample = Sample(prompt=ROW["problem_statement"], metadata=ROW, rollout_id=3)

@@ -8,9 +8,9 @@ import pytest
 
 import agentic.coding
 from agentic.coding.agent import CodingAgent
+from agentic.coding.agent_result import Ending
 from agentic.coding.config import CodingLimits
 from agentic.coding.prompts import FULL
-from agentic.coding.work import Ending
 from tests.agentic.coding.scripted import MemoryBox, Reply, message_of
 from vime.algorithm.batch import build_updates
 from vime.algorithm.policy_gradient import PolicyGradient
@@ -18,7 +18,7 @@ from vime.chat.agent_clock import AgentClock
 from vime.chat.request import ChatAnswer, ChatRequest, Usage
 from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, Normalization, RunConfig
 from vime.model.load_tokenizer import load_tokenizer
-from vime.orchestration.metrics import batch_metrics
+from vime.orchestration.batch_metrics import batch_metrics
 from vime.trajectory.dialogue import Dialogue
 from vime.trajectory.template import ChatTemplate
 from vime.trajectory.trajectory import Trajectory

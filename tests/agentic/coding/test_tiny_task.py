@@ -21,7 +21,7 @@ from agentic.coding.tiny.demonstrations import Play
 from agentic.coding.tiny.functions import KINDS
 from agentic.coding.tiny.model import build_tokenizer
 from agentic.coding.tiny.task import Repository
-from agentic.coding.tools import Toolbox
+from agentic.coding.tools import RepositoryTools
 from vime.agent.workspace import Workspace, prepare
 from vime.config import WorkspaceConfig
 from vime.model.load_tokenizer import load_tokenizer
@@ -109,7 +109,7 @@ async def test_what_demonstrations_show_is_what_a_workspace_answers(tmp_path: Pa
         prepared = prepare(play.repository.files(), cache_folder=tmp_path)
         async with Workspace.open(prepared, WorkspaceConfig(), binds={}, environment={}) as box:
             names = tuple(tool["function"]["name"] for tool in tools.ALL)
-            toolbox = Toolbox(box=box, offered=names, command_seconds=20.0, result_characters=1000)
+            toolbox = RepositoryTools(box=box, offered=names, command_seconds=20.0, result_characters=1000)
             for said, shown in zip(play.messages[2::2], play.messages[3::2], strict=True):
                 call = json.loads(said["content"].removeprefix("<tool_call>").removesuffix("</tool_call>"))
                 function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}

@@ -20,7 +20,7 @@ from agentic.integrations.lightning_rollout import generate
 from tests.completing import served_by
 from tests.gateway.scripted import Scripted, user
 from tests.qwen3_tokenizer import qwen3_tokenizer
-from vime.gateway.sessions import Parsers, Sessions
+from vime.gateway.session_manager import Parsers, SessionManager
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Context, Sampling
 from vime.types import Rollout, Sample
@@ -35,7 +35,9 @@ class Model(Scripted):
     max_model_len = 16_000
 
 
-async def rollout(row: dict[str, Any], answer: str, *, version: int, number: int, sessions: Sessions, config: Any) -> Rollout:
+async def rollout(
+    row: dict[str, Any], answer: str, *, version: int, number: int, sessions: SessionManager, config: Any
+) -> Rollout:
     """One rollout with its retries."""
     model = Model(qwen3_tokenizer(), [CALL, f"{answer}<|im_end|>"] * (config.rollout.max_retries + 1))
     served = served_by(model, minimum_version=version)
@@ -62,7 +64,7 @@ async def play(file: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in file.read_text().splitlines()[:NUM_ROWS]]
     answers = [row["answer"] for row in generate_rows(split="train", num_items=NUM_ROWS, seed=0)]
     config = compose_run(["+experiment=database_tiny", "mode=plan"]).config
-    sessions, found = Sessions({"actor": Parsers(tool_parser="hermes")}), []
+    sessions, found = SessionManager({"actor": Parsers(tool_parser="hermes")}), []
     for version in range(2):
         calls = [
             rollout(

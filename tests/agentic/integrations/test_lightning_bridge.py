@@ -20,7 +20,7 @@ from tests.completing import served_by
 from tests.gateway.scripted import Scripted, user
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.errors import SampleError
-from vime.gateway.sessions import Sessions
+from vime.gateway.session_manager import SessionManager
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
@@ -115,7 +115,7 @@ class Stage:
 def stage(monkeypatch: pytest.MonkeyPatch) -> Any:
     @asynccontextmanager
     async def make(agent: Agent, *words: str, **options: Any) -> AsyncIterator[Stage]:
-        store, sessions, model = Played(agent=agent, **options), Sessions(), Scripted(qwen3_tokenizer(), list(REPLIES))
+        store, sessions, model = Played(agent=agent, **options), SessionManager(), Scripted(qwen3_tokenizer(), list(REPLIES))
         bridge = Bridge(store, {"train": ["row 0", "row 1"], "val": None})
         await bridge.start()
         monkeypatch.setenv(BRIDGE_VARIABLE, bridge.url)

@@ -23,7 +23,7 @@ from tests.completing import context_with
 from tests.gateway.scripted import Scripted, user
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.errors import SampleError
-from vime.gateway.sessions import Sessions
+from vime.gateway.session_manager import SessionManager
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Sampling
 from vime.types import Sample
@@ -68,7 +68,7 @@ async def test_rollouts_of_the_server_are_trained_exactly_and_those_without_a_re
 
     while not await is_up():
         await asyncio.sleep(0.1)
-    config, sessions = compose_run(["+experiment=database_tiny", "mode=plan"]).config, Sessions()
+    config, sessions = compose_run(["+experiment=database_tiny", "mode=plan"]).config, SessionManager()
 
     async def play(kind: str) -> tuple[list[Sample], Scripted]:
         model = Scripted(qwen3_tokenizer(), ["one two<|im_end|>", "three<|im_end|>"])

@@ -16,7 +16,7 @@ from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.ruler.files import write_rows
 from agentic.memagent.ruler.hotpotqa import HotpotQA
 from vime.config import DatasetConfig
-from vime.data.rows import load_rows
+from vime.data.dataset import load_rows
 from vime.model.load_tokenizer import load_tokenizer
 
 NUM_QUESTIONS, NUM_DOCUMENTS = 2600, 25_600

@@ -16,7 +16,7 @@ from agentic.memagent.prompts import AnswerForm
 from agentic.memagent.reward import reward, score
 from agentic.memagent.single_turn import generate as generate_single_turn
 from tests.completing import context_with
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.config import RunConfig
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.context import Context, Sampling

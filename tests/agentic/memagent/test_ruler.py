@@ -21,7 +21,7 @@ from agentic.memagent.ruler.needles import NEEDLE_TASKS, NOISE, NeedleTask, Vari
 from agentic.memagent.ruler.words import CommonWordsTask, FrequentWordsTask
 from tools.build_ruler import main
 from vime.config import DatasetConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.dataset import load_rows, to_prompt
 from vime.model.load_tokenizer import load_tokenizer
 
 TINY = Path(agentic.memagent.__file__).parent / "tiny" / "actor"

@@ -10,7 +10,7 @@ from agentic.retool.strands_agent.generate import DEFAULT_PYTHON, PYTHON, genera
 from tests.agentic.coding.test_generate import Shown, call, text
 from tests.completing import context_with
 from tests.qwen3_tokenizer import qwen3_tokenizer
-from vime.gateway.sessions import Parsers, Sessions
+from vime.gateway.session_manager import Parsers, SessionManager
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Sampling
 from vime.types import Sample, StopReason
@@ -27,7 +27,7 @@ TOOL, CODE = "execute_python_code", "import os; print(6 * 7, os.getuid() == 0)"
 
 async def play(*replies: str, most_turns: int = 5) -> tuple[list[Sample], float]:
     config = compose_run(["+experiment=strands_qwen3_8b", "mode=plan", f"method.max_calls={most_turns}"]).config
-    sessions, model = Sessions({"actor": Parsers(tool_parser="hermes")}), Shown(qwen3_tokenizer(), list(replies))
+    sessions, model = SessionManager({"actor": Parsers(tool_parser="hermes")}), Shown(qwen3_tokenizer(), list(replies))
     models: Any = {"actor": model}
     context = context_with(models, config=config, sessions=sessions)
     sample = Sample(prompt=[{"role": "user", "content": "What is 6 times 7?"}], label=["42"])

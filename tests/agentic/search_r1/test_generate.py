@@ -20,11 +20,11 @@ from agentic.search_r1.generate import generate
 from agentic.search_r1.prompts import TINY
 from agentic.search_r1.single_turn import generate as generate_single_turn
 from tests.completing import context_with
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.config import PromptStyle, RetrievalConfig, RunConfig
 from vime.errors import ServerError
 from vime.model.load_tokenizer import load_tokenizer
-from vime.retrieval.client import BadQueryError, Passage
+from vime.retrieval.retriever import BadQueryError, Passage
 from vime.rollout.context import Sampling
 from vime.tiny import tiny_model
 from vime.types import Sample, StopReason, Turn

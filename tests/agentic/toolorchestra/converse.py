@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from agentic.toolorchestra.environment.episode import End, Episode
 from agentic.toolorchestra.tool_calls import ToolCallReader
 from vime.chat.conversation import Conversation
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 
 
 @dataclass(kw_only=True, slots=True)

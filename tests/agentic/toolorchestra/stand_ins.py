@@ -10,12 +10,12 @@ from agentic.toolorchestra.generate import generate
 from agentic.toolorchestra.settings import ExpertConfig, LimitsConfig, ToolsConfig
 from tests.completing import context_with
 from vime.agent.sandbox import sandbox_problem
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
 from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError
 from vime.model.load_tokenizer import load_tokenizer
-from vime.retrieval.client import Passage
+from vime.retrieval.retriever import Passage
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, Turn
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentic.toolorchestra.data import from_general_thought, from_toolscale, main, prepare, source_of, without_nulls
 from vime.config import DatasetConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.dataset import load_rows, to_prompt
 
 
 def toolscale(number: int = 17, *, seat: str = "4a") -> dict[str, Any]:

@@ -32,7 +32,7 @@ from tests.agentic.toolorchestra.stand_ins import (
     trained,
     untrained,
 )
-from vime.chat.model import ServedModel
+from vime.chat.served_model import ServedModel
 from vime.errors import ServerError
 from vime.rollout.context import Sampling
 from vime.types import Sample, StopReason, Turn

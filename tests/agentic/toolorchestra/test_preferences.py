@@ -15,7 +15,7 @@ from agentic.toolorchestra.settings import LimitsConfig
 from tests.agentic.toolorchestra.stand_ins import Server, call, context_of, play, question, script, task_sample
 from tests.agentic.toolorchestra.test_generate import expert
 from vime.config import DatasetConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.dataset import load_rows, to_prompt
 from vime.types import Group
 
 ANSWER = call("answer", model="dear")

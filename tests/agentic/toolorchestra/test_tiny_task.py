@@ -28,7 +28,7 @@ from tests.agentic.toolorchestra.stand_ins import EXPERTS, Server, context_of, p
 from vime.config import PromptStyle, RetrievalConfig
 from vime.model.load_tokenizer import load_tokenizer
 from vime.retrieval.deployment import with_corpus
-from vime.tiny.demonstration import Dialogue, encode_conversation
+from vime.tiny.demonstration import DemonstratedConversation, encode_conversation
 from vime.types import Turn
 
 FOLDER = Path(agentic.toolorchestra.__file__).parent
@@ -46,12 +46,12 @@ def built_tokenizer() -> PreTrainedTokenizerBase:
     return build_tokenizer()
 
 
-def conversations(count: int, seed: int = 0) -> list[Dialogue]:
+def conversations(count: int, seed: int = 0) -> list[DemonstratedConversation]:
     rng = random.Random(seed)
     return [one for _ in range(count) for one in demonstrations.orchestrator_conversations(rng)]
 
 
-def first_reply(conversation: Dialogue) -> str:
+def first_reply(conversation: DemonstratedConversation) -> str:
     return str(conversation.messages[conversation.learned_positions()[0]]["content"])
 
 
@@ -161,7 +161,7 @@ async def test_a_demonstrated_conversation_has_the_tokens_of_a_rollout(seed: int
         prompt_style=PromptStyle.tiny,
     )
     (sample,) = await play(context, task_sample(asdict(acted.task), acted.task.opening))
-    shown = Dialogue(messages=acted.seen, tools=demonstrations.ORCHESTRATORS_SHOP_TOOLS)
+    shown = DemonstratedConversation(messages=acted.seen, tools=demonstrations.ORCHESTRATORS_SHOP_TOOLS)
     assert sample.tokens == encode_conversation(shown, tokenizer=tokenizer()).token_ids
 
 
@@ -193,7 +193,7 @@ def test_a_batch_depends_on_seed_and_step_and_learns_replies_only(name: str):
         assert sample.tokens[-1] == tokenizer().eos_token_id and sample.loss_mask[-1] == 1
 
 
-def asked(kind: tiny_task.Kind, number: int, *, reads: bool = False) -> tuple[Dialogue, str]:
+def asked(kind: tiny_task.Kind, number: int, *, reads: bool = False) -> tuple[DemonstratedConversation, str]:
     """A question to an expert, with the passage that it needs or without, and the answer."""
     rng = random.Random(f"{kind}{number}")
     found = tiny_task.sample_question(rng, kinds=(kind,))

@@ -55,7 +55,7 @@ class ServedTutorial:
 
     def groups(self, config: RunConfig, num_groups: int = 2) -> list[Group]:
         """Groups of rollouts of a step's agent, for the first rows of its data."""
-        from vime.data.rows import load_rows, to_prompt
+        from vime.data.dataset import load_rows, to_prompt
         from vime.workers.worker import RolloutWorker
 
         train = config.data.train

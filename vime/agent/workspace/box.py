@@ -13,15 +13,15 @@ from aiohttp import web
 
 from vime.agent.memory_file import sealed_file
 from vime.agent.system_calls import workspace_filter
-from vime.agent.workspace.channel import Channel, Reply
-from vime.agent.workspace.command import Command, Started
+from vime.agent.workspace.channel import Channel, ChannelReply
+from vime.agent.workspace.command_output import PRINTED
 from vime.agent.workspace.contract import NOTHING, TREE
 from vime.agent.workspace.control_group import ControlGroup, parents
 from vime.agent.workspace.node_places import node_place
-from vime.agent.workspace.output import PRINTED
 from vime.agent.workspace.own_git import apply_patch, snapshot
 from vime.agent.workspace.prepare import Prepared
 from vime.agent.workspace.results import Applied, CommandResult, Diff
+from vime.agent.workspace.running_command import RunningCommand, Started
 from vime.agent.workspace.starter import start
 from vime.agent.workspace.view import GIT, empty_folders, environment_of, limits_of, view_of, writable_folders
 from vime.config import WorkspaceConfig
@@ -205,7 +205,7 @@ class Workspace:
             said = os.pread(self._messages, 500, 0).decode(errors="replace").strip()
             raise SandboxError(f"the workspace did not start: {said or error}") from error
 
-    async def _ask(self, verb: str, *fields: str | bytes, path: str = "", files: Sequence[int] = ()) -> Reply:
+    async def _ask(self, verb: str, *fields: str | bytes, path: str = "", files: Sequence[int] = ()) -> ChannelReply:
         """Asks the first process; errors of the file system name the path."""
         try:
             return await self._channel.ask(verb, *fields, files=files)
@@ -214,7 +214,7 @@ class Workspace:
 
     async def _command(self, started: Started) -> tuple[CommandResult, bytes]:
         assert self._group is not None, "the workspace was not started"
-        command = Command(started, channel=self._channel, group=self._group, config=self._config)
+        command = RunningCommand(started, channel=self._channel, group=self._group, config=self._config)
         return await command.run(), command.stdout.content
 
     def _out_of_time(self) -> None:

@@ -23,8 +23,8 @@ FIRST = "0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
-    """A reply of the first process. Example: `Reply(fields=["40213"], files=[17])`, a socket that listens on port 40213."""
+class ChannelReply:
+    """A reply of the first process, for example `ChannelReply(fields=["40213"], files=[17])`: a socket listens on port 40213."""
 
     fields: list[bytes]
     files: list[int]
@@ -40,8 +40,8 @@ class Channel:
         self._own.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._loop = asyncio.get_running_loop()
         self._keys = itertools.count(1)
-        self._first: asyncio.Future[Reply] = self._loop.create_future()
-        self._waiting: dict[str, asyncio.Future[Reply]] = {FIRST: self._first}
+        self._first: asyncio.Future[ChannelReply] = self._loop.create_future()
+        self._waiting: dict[str, asyncio.Future[ChannelReply]] = {FIRST: self._first}
         self._is_open = True
         self.lost = ""
         """The reason why nothing can be asked any more; "" while something can."""
@@ -60,7 +60,7 @@ class Channel:
         if self.other.fileno() < 0:  # a sandbox was asked for
             await asyncio.wait({self._first}, timeout=seconds)
 
-    async def ask(self, verb: str, *fields: str | bytes, files: Sequence[int] = ()) -> Reply:
+    async def ask(self, verb: str, *fields: str | bytes, files: Sequence[int] = ()) -> ChannelReply:
         """Sends a request and waits for its reply. Raises OSError as the first process does, SandboxError if it is lost."""
         key, reply = await self.send(verb, *fields, files=files)
         try:
@@ -68,14 +68,14 @@ class Channel:
         finally:
             self._waiting.pop(key, None)
 
-    async def _answered(self, reply: asyncio.Future[Reply]) -> Reply:
+    async def _answered(self, reply: asyncio.Future[ChannelReply]) -> ChannelReply:
         """A reply, within the time limit. `asyncio.wait_for` would now and then swallow a cancellation."""
         await asyncio.wait({reply}, timeout=ANSWER_SECONDS)
         if not reply.done():
             raise SandboxError(f"the workspace did not answer within {ANSWER_SECONDS:g} s")
         return reply.result()
 
-    async def send(self, verb: str, *fields: str | bytes, files: Sequence[int] = ()) -> tuple[str, asyncio.Future[Reply]]:
+    async def send(self, verb: str, *fields: str | bytes, files: Sequence[int] = ()) -> tuple[str, asyncio.Future[ChannelReply]]:
         """Sends a request; returns its key, and a future of its reply."""
         key = str(next(self._keys))
         parts = [os.fsencode(field) for field in (key, verb, *fields)]
@@ -158,7 +158,7 @@ class Channel:
         elif status == b"error":
             future.set_exception(OSError(int(fields[0]), os.strerror(int(fields[0]))))
         else:
-            future.set_result(Reply(fields=fields, files=list(files)))
+            future.set_result(ChannelReply(fields=fields, files=list(files)))
 
     def _watch(self, process: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -169,7 +169,7 @@ class Channel:
         for future in self._waiting.values():
             self._fail(future)
 
-    def _fail(self, future: asyncio.Future[Reply]) -> None:
+    def _fail(self, future: asyncio.Future[ChannelReply]) -> None:
         if not future.done():
             future.set_exception(SandboxError(self.lost))
             future.exception()  # whoever waits is told; nobody need

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from vime.agent.memory_file import sealed_file
-from vime.agent.workspace.channel import Reply
-from vime.agent.workspace.command import Started
+from vime.agent.workspace.channel import ChannelReply
 from vime.agent.workspace.contract import TREE
 from vime.agent.workspace.patch_paths import paths_of, refusal
 from vime.agent.workspace.results import Applied, CommandResult, Diff
+from vime.agent.workspace.running_command import Started
 from vime.agent.workspace.view import GIT, SCRATCH
 from vime.config import WorkspaceConfig
 
@@ -65,7 +65,7 @@ _OUTPUT_BYTES = 65536
 class Ask(Protocol):
     """Takes a request to the first process; see `Channel.ask`."""
 
-    def __call__(self, verb: str, *fields: str | bytes, path: str = "", files: Sequence[int] = ()) -> Awaitable[Reply]:
+    def __call__(self, verb: str, *fields: str | bytes, path: str = "", files: Sequence[int] = ()) -> Awaitable[ChannelReply]:
         """Sends it and waits for the reply."""
         ...
 

@@ -23,7 +23,7 @@ from vime.agent.workspace.view import NOBODY
 from vime.errors import SandboxError
 
 _PACKAGE = "vime.agent.workspace.inside"
-_MODULES = ("files", "processes", "first_process")
+_MODULES = ("files", "command_processes", "first_process")
 """The code of the first process, in the order of their imports."""
 _lock = threading.Lock()
 _stages: dict[int, "_Stage"] = {}

@@ -9,7 +9,7 @@ from rich.console import Console
 from vime.config import RunConfig
 from vime.preflight.plan.duration import time
 from vime.preflight.plan.models import serving
-from vime.preflight.plan.processes import memory, placement_table
+from vime.preflight.plan.planned_processes import memory, placement_table
 from vime.preflight.plan.steps import batch, evaluation, summary
 
 _NUMBER_AND_UNIT = re.compile(r"(\d) ([KMG]iB|tokens|sequences|GPUs)\b")

@@ -10,7 +10,7 @@ from vime.files.provenance import plain
 from vime.memory.activations import recomputes
 from vime.memory.tokens import BYTES_PER_TOKEN, batch_bytes
 from vime.model.size import num_expert_parameters, num_parameters
-from vime.report.metrics import read_metrics
+from vime.report.metrics_file import read_metrics
 from vime.report.run_directory import CONFIG, read_config
 from vime.report.settings import differences, flatten
 from vime.report.step_line import duration

@@ -5,7 +5,7 @@ from pathlib import Path
 from vime.config import RetrievalBackend, RunConfig
 from vime.errors import Problem
 from vime.hooks import import_remedy, load_hook
-from vime.preflight.rules.machine import is_free
+from vime.preflight.rules.machine_requirements import is_free
 from vime.preflight.rules.serving import HIGHEST_PORT, LOWEST_PORT, is_address, port_settings
 
 NAME = "retrieval"

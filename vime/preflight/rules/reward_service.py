@@ -9,7 +9,7 @@ from vime.preflight.rules.serving import VARIABLE, is_address
 
 HOOK = "vime.reward_service.hook.reward"
 LONGEST_WAIT_SECONDS = 5.0
-"""Longest wait between two attempts (`vime.reward_service.client`)."""
+"""Longest wait between two attempts (`vime.reward_service.reward_client`)."""
 
 
 def is_asked(config: RunConfig) -> bool:

@@ -6,8 +6,8 @@ from urllib.parse import urlparse
 from vime.cluster.placement import server_groups
 from vime.config import AlgorithmName, ChatConfig, Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import Problem
-from vime.evaluation.conditions import Row
-from vime.preflight.rules.models import scaling_problems
+from vime.evaluation.conditions import EvaluationRow
+from vime.preflight.rules.model_shape import scaling_problems
 
 TRAINED_NAME = "actor"
 """Name of the trained model in `serving.models`."""
@@ -177,7 +177,7 @@ def speculation(config: RunConfig) -> list[Problem]:
     """
     if config.cluster.gpus_per_node > 0:
         return []
-    baselines = {Row.of(row).model for row in config.evaluation.rows}
+    baselines = {EvaluationRow.of(row).model for row in config.evaluation.rows}
     problems: list[Problem] = []
     for name, model in config.serving.models.items():
         if model.urls or not (model.trained or model.sampling.temperature != 0 or name in baselines):

@@ -9,7 +9,7 @@ import pytest
 
 from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.tool import Tool
-from agentic.agentflow.tools.toolbox import BUILT_IN, ToolBox, load_tool, tool_problems
+from agentic.agentflow.tools.toolbox import BUILT_IN, PlannerTools, load_tool, tool_problems
 from vime.config import MethodConfig, Mode, RolloutConfig, RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError, Problem, SandboxError
 from vime.rollout.context import Context
@@ -74,7 +74,7 @@ def test_every_built_in_tool_is_named_as_it_is_called_and_described():
 
 
 async def test_a_users_tool_by_path_runs_and_is_counted(own_file: str, context: Context):
-    box = ToolBox({"reverse": ToolConfig(path=own_file, options={"end": "!"})}, context.config)
+    box = PlannerTools({"reverse": ToolConfig(path=own_file, options={"end": "!"})}, context.config)
     result = await box.call(context, "reverse", "abc")
     assert (result.outcome, result.output) == (ToolOutcome.ANSWERED, "cba!")
     assert box.metadata()["reverse"]["description"] == "Reverses a text."
@@ -82,7 +82,7 @@ async def test_a_users_tool_by_path_runs_and_is_counted(own_file: str, context: 
 
 
 async def test_a_wrong_query_is_a_failure_that_can_be_shown(own_file: str, context: Context):
-    box = ToolBox({"reverse": ToolConfig(path=own_file)}, context.config)
+    box = PlannerTools({"reverse": ToolConfig(path=own_file)}, context.config)
     result = await box.call(context, "reverse", "")
     assert result.outcome is ToolOutcome.REFUSED and "nothing to reverse" in result.error
     assert context.trace.counts["tool_reverse_failures"] == 1 and context.trace.counts["reversed"] == 1
@@ -90,12 +90,12 @@ async def test_a_wrong_query_is_a_failure_that_can_be_shown(own_file: str, conte
 
 @pytest.mark.parametrize("text", ["reverse", " Reverse ", "Text_Reverser_Tool", "text reverser tool", "`reverse`", "**Reverse**"])
 def test_a_planner_may_spell_a_tool_in_its_way(text: str, own_file: str, run_config: RunConfig):
-    assert ToolBox({"reverse": ToolConfig(path=own_file)}, run_config).find(text) == "reverse"
+    assert PlannerTools({"reverse": ToolConfig(path=own_file)}, run_config).find(text) == "reverse"
 
 
 @pytest.mark.parametrize("text", ["", "rev", "reverse or search", "__import__('os')"])
 def test_an_unknown_tool_is_none(text: str, own_file: str, run_config: RunConfig):
-    assert ToolBox({"reverse": ToolConfig(path=own_file)}, run_config).find(text) is None
+    assert PlannerTools({"reverse": ToolConfig(path=own_file)}, run_config).find(text) is None
 
 
 class Counted(Tool):
@@ -120,10 +120,10 @@ class Counted(Tool):
         return f"{query} {type(self).asked}"
 
 
-def counted(run: RunConfig, **settings: Any) -> ToolBox:
+def counted(run: RunConfig, **settings: Any) -> PlannerTools:
     """A box with that tool, which was not asked yet."""
     Counted.asked = 0
-    box = ToolBox({}, run)
+    box = PlannerTools({}, run)
     box._tools["counted"] = Counted(ToolConfig(**settings), run)
     box._kept["counted"] = OrderedDict()
     return box
@@ -206,7 +206,7 @@ def test_a_path_that_is_no_tool_is_refused(path: str, run_config: RunConfig):
     settings = ToolConfig(path=path)
     assert keys(tool_problems(method_with(run_config, {"mine": settings}))) == ["method.tools.mine.path"]
     with pytest.raises(ConfigError, match=r"method\.tools\.mine\.path"):
-        ToolBox({"mine": settings}, run_config)
+        PlannerTools({"mine": settings}, run_config)
 
 
 def test_a_missing_sandbox_is_refused_where_programs_will_run(run_config: RunConfig, monkeypatch: pytest.MonkeyPatch):

@@ -12,7 +12,7 @@ from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.google_search import GoogleSearch
 from agentic.agentflow.tools.python_coder import PythonCoder, is_program
 from agentic.agentflow.tools.search import WebSearch, WikipediaSearch
-from agentic.agentflow.tools.toolbox import ToolBox
+from agentic.agentflow.tools.toolbox import PlannerTools
 from tests.completing import context_with
 from vime.agent.sandbox import sandbox_problem
 from vime.config import RunConfig, SandboxConfig
@@ -160,7 +160,7 @@ async def test_what_is_no_answer_of_a_search_is_an_error(service: Service):
 async def test_a_search_service_that_is_down_or_refuses_the_key_is_not_the_agents_fault(
     status: int, num_requests: int, service: Service
 ):
-    box = ToolBox({"web_search": ToolConfig(endpoint=service.address, timeout_seconds=0.3)}, CONFIG)
+    box = PlannerTools({"web_search": ToolConfig(endpoint=service.address, timeout_seconds=0.3)}, CONFIG)
     context = context_of()
     service.answer, service.status = {"error": "full"}, status
     with pytest.raises(ServerError, match=f"answered {status}"):
@@ -170,7 +170,7 @@ async def test_a_search_service_that_is_down_or_refuses_the_key_is_not_the_agent
 
 
 async def test_a_search_service_that_is_gone_is_not_the_agents_fault():
-    box = ToolBox({"web_search": ToolConfig(endpoint="http://127.0.0.1:9", timeout_seconds=0.3)}, CONFIG)
+    box = PlannerTools({"web_search": ToolConfig(endpoint="http://127.0.0.1:9", timeout_seconds=0.3)}, CONFIG)
     with pytest.raises(ServerError, match="gave no answer"):
         await box.call(context_of(), "web_search", "x")
 
@@ -178,7 +178,7 @@ async def test_a_search_service_that_is_gone_is_not_the_agents_fault():
 async def test_searches_share_their_connections_and_outlast_a_failure_that_passes(service: Service):
     document = {"id": "1", "title": "Paris", "text": "Capital of France."}
     service.answer, service.status = {"result": [[{"document": document}]]}, 503
-    box = ToolBox({"web_search": ToolConfig(endpoint=service.address, timeout_seconds=30.0)}, CONFIG)
+    box = PlannerTools({"web_search": ToolConfig(endpoint=service.address, timeout_seconds=30.0)}, CONFIG)
     first = asyncio.create_task(box.call(context_of(), "web_search", "x"))
     while not service.requests:
         await asyncio.sleep(0.01)

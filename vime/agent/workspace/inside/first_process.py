@@ -14,8 +14,7 @@ import posix
 import select
 import sys
 
-from vime.agent.workspace.inside.files import VERBS
-from vime.agent.workspace.inside.processes import (
+from vime.agent.workspace.inside.command_processes import (
     DUMPABLE,
     KILL,
     REAPER,
@@ -26,6 +25,7 @@ from vime.agent.workspace.inside.processes import (
     set_option,
     sweep,
 )
+from vime.agent.workspace.inside.files import VERBS
 
 _MOST_BYTES, _DESCRIPTOR_BYTES, _INTERNAL = 1 << 18, 4, 5
 _SOCKET_LEVEL, _RIGHTS = 1, 1

@@ -1,0 +1,117 @@
+"""Contradicting options are refused by key, and an algorithm is what its name says."""
+
+from typing import Any
+
+import pytest
+
+from vime.config import (
+    AlgorithmName,
+    Baseline,
+    CorrectionConfig,
+    CorrectionMode,
+    KLPlace,
+    OldLogprobs,
+    RatioLevel,
+    RunConfig,
+    Surrogate,
+)
+from vime.preflight.compose import compose_run
+from vime.preflight.rules.objective import NAMED, bounds, choices_of, combinations, essence, staleness
+from vime.preflight.validation import find_problems
+
+CLUSTERS = ("one_node", "two_nodes")
+
+TRUNCATE = CorrectionConfig(mode=CorrectionMode.truncate)
+WRONG: dict[str, dict[str, Any]] = {
+    "algorithm.old_logprobs": {"correction": TRUNCATE},
+    "algorithm.normalization": {"baseline": Baseline.none},
+    "algorithm.dual_clip": {"dual_clip": 3.0, "surrogate": Surrogate.cispo},
+    "algorithm.kl_unbiased": {"kl_unbiased": True, "kl_place": KLPlace.reward},
+    "algorithm.clip_high": {"clip_low": 0.3},
+    "algorithm.correction.high": {"correction": CorrectionConfig(low=3.0)},
+    "algorithm.overlong_buffer_tokens": {"overlong_max_tokens": 10, "overlong_buffer_tokens": 11},
+    "algorithm.ratio": {"name": AlgorithmName.gspo, "ratio": RatioLevel.token},
+    "algorithm.whitening": {"name": AlgorithmName.reinforce_plus_plus},
+    "algorithm.baseline": {"baseline": Baseline.leave_one_out},  # of GRPO, the default
+}
+
+
+def keys_of(**settings: Any) -> set[str]:
+    config = RunConfig()
+    for name, value in settings.items():
+        setattr(config.algorithm, name, value)
+    return {problem.key for rule in (essence, bounds, combinations) for problem in rule(config)}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_what_contradicts_is_refused(key: str):
+    assert key in keys_of(**WRONG[key])
+
+
+def test_what_belongs_together_is_accepted():
+    assert keys_of() == set()
+    changed = {"ratio": RatioLevel.sequence, "dual_clip": 3.0, "name": AlgorithmName.custom}
+    assert keys_of(correction=TRUNCATE, old_logprobs=OldLogprobs.trainer, **changed) == set()
+    assert keys_of(name=AlgorithmName.sft, correction=TRUNCATE) == set()
+
+
+def test_the_files_say_what_the_algorithms_are():
+    assert set(AlgorithmName) - set(NAMED) == {
+        AlgorithmName.paper,
+        AlgorithmName.slime_agentic,
+        AlgorithmName.custom,
+        AlgorithmName.sft,
+    }
+    assert len({tuple(choices_of(name).items()) for name in NAMED}) == len(NAMED)
+    assert choices_of(AlgorithmName.dr_grpo) == {
+        **{"baseline": "mean", "normalization": "none", "whitening": False, "aggregation": "constant"},
+    }
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_choice_of_an_algorithm_is_kept_and_its_numbers_are_free(name: AlgorithmName):
+    assert choices_of(name)
+    for key, value in choices_of(name).items():
+        config = compose_run([f"algorithm={name.value}", "mode=plan"]).config
+        assert essence(config) == []
+        kind: Any = type(old := getattr(config.algorithm, key))
+        others = [not value] if kind is bool else [choice for choice in kind if choice is not old]
+        for other in others:
+            setattr(config.algorithm, key, other)
+            (problem,) = essence(config)
+            assert problem.key == f"algorithm.{key}" and f"algorithm.{key}={str(value).lower()}" in problem.remedy
+        config.algorithm.name = AlgorithmName.custom
+        assert essence(config) == []
+    config = compose_run(
+        [f"algorithm={name.value}", "algorithm.clip_high=0.5", "algorithm.kl_coefficient=0.1", "mode=plan"]
+    ).config
+    assert essence(config) == []
+
+
+STALE = "algorithm.correction.mode"
+
+
+@pytest.mark.parametrize("cluster", ["two_nodes", "one_node"])
+def test_tokens_of_older_weights_are_weighed_by_what_sampled_them(cluster: str):
+    words = ["+method=memagent", "model=qwen2.5-7b", f"cluster={cluster}", "mode=plan"]
+    stale = cluster == "two_nodes"
+    for more, refused in [
+        ([], False),
+        (["algorithm.old_logprobs=trainer"], stale),
+        (["algorithm.old_logprobs=trainer", "algorithm.correction.veto=1e-4"], stale),
+        (["algorithm.old_logprobs=trainer", f"{STALE}=mask"], False),
+        (["algorithm=gspo"], False),
+        (["algorithm=gspo", f"{STALE}=none"], stale),
+    ]:
+        config = compose_run([*words, *more]).config
+        found = {problem.key: problem.remedy for problem in staleness(config)}
+        assert set(found) == ({STALE} if refused else set()), more
+        assert not refused or f"max_staleness={config.rollout.max_staleness}" in found[STALE]
+
+
+def test_gspo_corrects_exactly_where_tokens_may_be_older_than_the_weights():
+    words = ["+method=memagent", "model=qwen2.5-7b", "algorithm=gspo", "mode=plan"]
+    modes = {
+        name: compose_run([*words, f"cluster={name}"], check=find_problems).config.algorithm.correction.mode for name in CLUSTERS
+    }
+    assert modes == {"one_node": CorrectionMode.none, "two_nodes": CorrectionMode.truncate}
