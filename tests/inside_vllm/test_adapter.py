@@ -20,6 +20,7 @@ from vime.processes.control import call
 from vime.serving.client import TokenClient
 from vime.serving.topology import Serving
 from vime.sync.file_sync import FileSync
+from vime.weights.export import write_adapter
 from vime.weights.payload import WeightDigest, WeightPayload
 from vime.weights.policy import Policy
 
@@ -60,7 +61,7 @@ class AdapterTrainer:
             digest.update(name, tensor)
         own = self._folder / f"actor-v{version}-adapter"
         description = adapter.describe(LoraConfig(rank=RANK, alpha=ALPHA, targets=TARGETS), base=self._base)
-        adapter.write(tensors.items(), folder=own, description=description)
+        write_adapter(tensors.items(), folder=own, description=description)
         file = str(own / adapter.WEIGHTS)
         return WeightPayload(version=version, files=[file], num_tensors=len(tensors), digest=digest.hexdigest())
 

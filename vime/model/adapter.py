@@ -1,30 +1,26 @@
 """Folders of LoRA adapters in PEFT's format: `adapter_config.json` and `adapter_model.safetensors`.
 
-Nothing here needs torch or PEFT to read one, so that a folder is checked before anything starts.
+Nothing here needs torch or PEFT, so that a folder is checked before anything starts.
 """
 
 import hashlib
 import json
 import re
-import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from vime.config import LoraConfig, LoraTarget, ModelConfig
 from vime.errors import ConfigError, Problem
-from vime.files.folders import put_in_place, sync, writing_place
 from vime.model.size import adapted_shapes
-
-if TYPE_CHECKING:
-    import torch
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 KEY = "trainer.lora"
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks for which vLLM can make room."""
 WHOLE_BYTES, SAMPLED_BYTES, STRIDE_BYTES = 2**28, 2**16, 2**24
 """The digest of a base model reads files up to the first size whole, and of larger ones a sample in every stride."""
 _TENSOR = re.compile(r"base_model\.model\.model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])\.weight")
@@ -162,17 +158,3 @@ def describe(config: LoraConfig, *, base: str) -> dict[str, Any]:
         "target_modules": [target.value for target in config.targets],
         "inference_mode": True,
     } | _ONLY
-
-
-def write(tensors: "Iterable[tuple[str, torch.Tensor]]", *, folder: Path, description: dict[str, Any]) -> None:
-    """Writes the tensors of an adapter under PEFT's names, and its configuration; the folder appears whole, or not at all."""
-    from safetensors.torch import save_file
-
-    temporary = writing_place(folder)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    kept = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors}
-    save_file(kept, temporary / WEIGHTS, metadata={"format": "pt"})
-    sync(temporary / WEIGHTS)
-    (temporary / CONFIG).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
-    put_in_place(temporary, folder)

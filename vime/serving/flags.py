@@ -18,7 +18,7 @@ from vime.config import Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole
 from vime.inside_vllm import forced_tokens
 from vime.inside_vllm.fixed_products import ENVIRONMENT
 from vime.machine import memory_bytes, num_cores
-from vime.model.adapter import read_shape
+from vime.model.adapter import RANKS, read_shape
 from vime.model.architecture import scaled_length
 from vime.model.size import num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT
@@ -38,8 +38,6 @@ BACKENDS = {
 KV_ROLES = {ServerRole.prefill: "kv_producer", ServerRole.decode: "kv_consumer"}
 """vLLM's names of the two roles."""
 
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks for which vLLM can make room."""
 DUMMY = "dummy"
 """vLLM's name for random weights instead of the checkpoint's."""
 SMALL_VOCABULARY = 16384
@@ -135,7 +133,7 @@ def awaits_adapter(config: RunConfig, model: ServedModelConfig) -> bool:
 
 def _room_for_adapter(rank: int) -> dict[str, Any]:
     """vLLM's arguments for one adapter."""
-    room = next(size for size in LORA_RANKS if size >= rank)
+    room = next(size for size in RANKS if size >= rank)
     return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": room}
 
 

@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 
 from vime.errors import CheckpointError
 from vime.files.folders import put_in_place, sync, writing_place
-from vime.model import adapter
 from vime.model.architecture import Architecture, read_architecture
 from vime.trainer import lora, names
 from vime.trainer.model import Chunks
 from vime.trainer.parallel import device
+from vime.weights.export import write_adapter
 
 SHARD_BYTES = 4 * 2**30
 COPIED_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
@@ -196,7 +196,7 @@ def save_adapter(model: Chunks, architecture: Architecture, *, description: dict
     As with `save_hugging_face`, the folder appears whole or not at all.
     """
     tensors = export_hugging_face(model, architecture, adapters=True)
-    _save(tensors, folder, lambda: adapter.write(tensors, folder=folder, description=description))
+    _save(tensors, folder, lambda: write_adapter(tensors, folder=folder, description=description))
 
 
 def _save(tensors: Iterator[Any], folder: Path, write: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 The files are in shared memory or on a shared disk.
 """
 
+import json
 import re
 import shutil
 import time
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
+from vime.files.folders import put_in_place, sync, writing_place
 from vime.model import adapter
 from vime.weights.payload import WeightDigest, WeightPayload
 
@@ -78,11 +80,23 @@ def write_adapter_payload(
         digest.update(name, tensor)
         payload.num_bytes += tensor.nbytes
     own = folder / f"actor-v{version}-adapter"
-    adapter.write(kept.items(), folder=own, description=description)
+    write_adapter(kept.items(), folder=own, description=description)
     payload.files.append(str(own / adapter.WEIGHTS))
     payload.num_tensors, payload.digest = digest.num_tensors, digest.hexdigest()
     payload.export_seconds = time.monotonic() - started
     return payload
+
+
+def write_adapter(tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, description: dict[str, Any]) -> None:
+    """Writes the tensors of an adapter under PEFT's names, and its configuration; the folder appears whole, or not at all."""
+    temporary = writing_place(folder)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    kept = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors}
+    save_file(kept, temporary / adapter.WEIGHTS, metadata={"format": "pt"})
+    sync(temporary / adapter.WEIGHTS)
+    (temporary / adapter.CONFIG).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
+    put_in_place(temporary, folder)
 
 
 def remove_versions(folder: Path, *, before: int) -> None:

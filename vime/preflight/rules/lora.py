@@ -5,9 +5,8 @@ from pathlib import Path
 from vime.cluster.placement import DIRECT
 from vime.config import LoraDelivery, Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.model.adapter import KEY, read_shape, start_problems
+from vime.model.adapter import KEY, RANKS, read_shape, start_problems
 from vime.model.size import adapted_shapes
-from vime.serving.flags import LORA_RANKS
 
 
 def targets(config: RunConfig) -> list[Problem]:
@@ -42,8 +41,8 @@ def delivery(config: RunConfig) -> list[Problem]:
     if (way := config.cluster.weight_transfer) in DIRECT:
         remedy = f"cluster.weight_transfer={way.value} sends whole weights: use auto, shm or disk, or serving.lora=merge"
         problems.append(Problem(key=key, value=value, remedy=remedy))
-    if config.trainer.lora.rank > max(LORA_RANKS):
-        problems.append(Problem(key=key, value=value, remedy=f"vLLM has room for ranks up to {max(LORA_RANKS)}: use merge"))
+    if config.trainer.lora.rank > max(RANKS):
+        problems.append(Problem(key=key, value=value, remedy=f"vLLM has room for ranks up to {max(RANKS)}: use merge"))
     return problems
 
 
@@ -70,8 +69,8 @@ def _readable(key: str, folder: str) -> list[Problem]:
         rank = read_shape(Path(folder), key=key).rank
     except ConfigError as error:
         return list(error.problems)
-    remedy = f"has rank {rank}; vLLM has room for ranks up to {max(LORA_RANKS)}"
-    return [Problem(key=key, value=folder, remedy=remedy)] if rank > max(LORA_RANKS) else []
+    remedy = f"has rank {rank}; vLLM has room for ranks up to {max(RANKS)}"
+    return [Problem(key=key, value=folder, remedy=remedy)] if rank > max(RANKS) else []
 
 
 def start(config: RunConfig) -> list[Problem]:
