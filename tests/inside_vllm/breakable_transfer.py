@@ -53,7 +53,8 @@ class BreakableReport(transfer.WeightReport):
                     for part in layer.lora_b_stacked:
                         part *= 1.001
 
-        adapter.SentAdapter.load = load if way else _LOAD_ADAPTER
+        kind: Any = adapter.SentAdapter
+        kind.load = load if way else _LOAD_ADAPTER
 
 
 _REPACK = repack.repack_embeddings

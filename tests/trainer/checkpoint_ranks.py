@@ -50,7 +50,8 @@ def whole_state(engine: LockstepEngine) -> dict[str, torch.Tensor]:
     Put together from the ranks' memory without anything of Megatron's checkpoints.
     """
     expert_rank = parallel_state.get_expert_model_parallel_rank()
-    by_tensor = {id(parameter): mapping for mapping, parameter in bridge._mapped(engine.model, expert_rank=expert_rank)}
+    mapped = bridge._mapped(engine.model, expert_rank=expert_rank, adapters=False)
+    by_tensor = {id(parameter): mapping for mapping, parameter in mapped}
     own_part: dict[str, torch.Tensor] = {}
     for part in optimizer_state.parts(engine.optimizer):
         mapping = by_tensor[id(part.parameter)]

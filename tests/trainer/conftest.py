@@ -59,7 +59,7 @@ def write_adapter(folder: Path, checkpoint: Path, **options: Any) -> Path:
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.05)
-    model.save_pretrained(folder)
+    model.save_pretrained(str(folder))
     return folder
 
 
