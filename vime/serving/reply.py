@@ -1,6 +1,6 @@
 """One reply as it arrives, in one or more attempts; each attempt continues from the tokens received so far."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,9 +66,8 @@ class Reply:
     """Duration of earlier attempts that brought tokens."""
     attempt_seconds: float = 0.0
     """Time from the request of this attempt to its latest token."""
-    _held_ids: list[int] = field(default_factory=list)
+    _held: list[Turn] = field(default_factory=list)
     """Tokens whose versions are not known yet."""
-    _held_logprobs: list[float] = field(default_factory=list)
     _num_before: int = 0
     """The number of tokens that earlier attempts brought."""
 
@@ -95,11 +94,13 @@ class Reply:
         Raises TooOld if its tokens are older than `minimum_version`, StreamError if the server gave the request up.
         """
         content = (choice.get("logprobs") or {}).get("content") or ()
-        self._held_ids += choice.get("token_ids") or []
-        self._held_logprobs += [token["logprob"] for token in content]
+        if ids := choice.get("token_ids"):
+            if len(content) != len(ids):
+                raise StreamError(f"the server sent {len(content)} logprobs for {len(ids)} tokens")
+            self._held.append(Turn(output_ids=ids, logprobs=[token["logprob"] for token in content]))
         reason, spans = choice.get("finish_reason"), choice.get("weight_versions")
         if spans or reason:
-            versions = _versions(spans, self.num_tokens - self._num_before, len(self._held_ids))
+            versions = _versions(spans, self.num_tokens - self._num_before, self._num_held)
             if min(versions, default=self.minimum_version) < self.minimum_version:
                 raise TooOld(f"it samples with version {min(versions)}, wanted is {self.minimum_version}")
             if self._goes_on() or reason in ("stop", "length"):
@@ -114,7 +115,7 @@ class Reply:
         if not too_old and self._goes_on():
             self.keep()
             self.seconds += self.attempt_seconds
-        self._held_ids, self._held_logprobs, self.attempt_seconds = [], [], 0.0
+        self._held, self.attempt_seconds = [], 0.0
         if self.num_tokens >= self.sampling["max_tokens"]:
             self.finish_reason = "length"
         if self.listener is not None:
@@ -122,7 +123,7 @@ class Reply:
 
     def keep(self) -> None:
         """Keeps the held tokens, as sampled by the oldest weights that they can be of."""
-        self._keep([self.minimum_version] * len(self._held_ids))
+        self._keep([self.minimum_version] * self._num_held)
 
     def turn(self) -> Turn:
         """The finished reply; its `seconds` are those of the attempts that brought tokens, each from its request to its last."""
@@ -132,16 +133,17 @@ class Reply:
     def _goes_on(self) -> bool:
         return GOES_ON.issuperset(self.sampling)
 
+    @property
+    def _num_held(self) -> int:
+        return sum(len(piece.output_ids) for piece in self._held)
+
     def _keep(self, versions: list[int]) -> None:
-        ids, logprobs = self._held_ids, self._held_logprobs
-        self._held_ids, self._held_logprobs = [], []
-        if not ids:
+        held, self._held = self._held, []
+        if not held:
             return
-        if len(logprobs) != len(ids):
-            raise StreamError(f"the server sent {len(logprobs)} logprobs for {len(ids)} tokens")
-        piece = Turn(output_ids=ids, logprobs=logprobs, weight_versions=versions)
+        piece = replace(held[0] if len(held) == 1 else Turn.joined(held), weight_versions=versions)
         self.pieces.append(piece)
-        self.num_tokens += len(ids)
+        self.num_tokens += len(versions)
         if self.listener is not None:
             self.listener.received(piece)
 
