@@ -12,7 +12,7 @@ import pytest
 from vime.files.jsonl import write_lines
 from vime.view import index as index_module
 from vime.view.entry import entry_of
-from vime.view.index import COLUMNS, NAMED, Index
+from vime.view.index import COLUMNS, Index
 from vime.view.query import Filters, find, place_of
 
 
@@ -179,7 +179,3 @@ def test_an_index_of_another_format_is_made_anew(run: Path, tmp_path: Path, monk
     assert indexed(index) == []
     index.update()
     assert indexed(index) == in_files(run)
-
-
-def test_names_are_those_of_columns():
-    assert set(NAMED) < set(COLUMNS)
