@@ -2,11 +2,18 @@
 
 from html import escape
 
-from vime.report.axes import HEIGHT, LEFT, WIDTH, axes_of, grid, path, with_log_x
-from vime.report.charts import NUM_COLORS, Series
+from vime.report.axes import HEIGHT, LEFT, WIDTH, x_axis, y_axis
+from vime.report.charts import Series, colored, grid, line, values_of
 
-STANDALONE_COLORS = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#65a30d", "#6b7280")
+COLORS = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#65a30d", "#6b7280")
+STYLE = (
+    "text{font:9px sans-serif;fill:currentColor}.title{font-size:10px}.tick{fill:#666}.end{text-anchor:end}"
+    ".mid{text-anchor:middle}path{fill:none;stroke:currentColor;stroke-width:2}.grid{stroke:#ddd;stroke-width:1}.whisker{stroke-width:1.5}"
+    ".dots{stroke-width:5;stroke-linecap:round}"
+)
 LEGEND_LINE = 12
+LONG = 20
+"""Span of an x axis, as a factor, from which on it is logarithmic: each doubling is the same distance."""
 MARGIN = 24
 """Room for half of the last name on the x axis."""
 TITLE_HEIGHT = 20
@@ -17,26 +24,16 @@ def standalone_chart(title: str, series: list[Series], *, x_label: str, y_label:
 
     The y axis is logarithmic if positive values span more than three decades.
     """
-    ends = [y + sign * e for s in series if s.error for y, e in zip(s.y, s.error) for sign in (-1, 1)]
-    axes = axes_of([x for s in series for x in s.x], [*(y for s in series for y in s.y), *ends])
-    axes = with_log_x(axes) if names is None and x_label != "step" else axes
-    top = TITLE_HEIGHT + LEGEND_LINE * len(series)
-    parts = [
-        f'<text class="title" x="{LEFT}" y="{TITLE_HEIGHT - 6 - top}">{escape(title)}</text>',
-        grid(axes, x_label, names, y_label=y_label),
-    ]
-    for number, s in enumerate(series):
-        color = STANDALONE_COLORS[number % NUM_COLORS]
-        parts.append(f'<path d="{path(axes, s.x, s.y)}" fill="none" stroke="{color}" stroke-width="2"/>')
-        for x, y, error in zip(s.x, s.y, s.error or []):
-            low, high = axes.y(y - error), axes.y(y + error)
-            parts.append(f'<path d="M{axes.x(x):.1f} {low:.1f}V{high:.1f}" stroke="{color}" stroke-width="1.5"/>')
-        below = LEGEND_LINE * (number - len(series) + 1)
-        parts.append(f'<text x="{LEFT}" y="{below}" fill="{color}">{escape(s.label)}</text>')
-    style = "text{font:9px sans-serif}.title{font-size:10px}.tick{fill:#666}.end{text-anchor:end}.mid{text-anchor:middle}"
-    style += ".grid{stroke:#ddd;fill:none}"
+    xs = [x for s in series for x in s.x]
+    is_step, is_long = x_label == "step", 0 < LONG * min(xs) <= max(xs)
+    x, y = x_axis(xs, whole=is_step, log=is_long and not is_step and names is None, names=names), y_axis(values_of(series))
+    height = LEGEND_LINE * len(series)
+    top = TITLE_HEIGHT + height
+    legend = [f'<text x="{LEFT}" y="{LEGEND_LINE * (n + 1) - height}">{escape(s.label)}</text>' for n, s in enumerate(series)]
+    lines = [line(x, y, s, smooth=False) for s in series]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {-top} {WIDTH + MARGIN} {HEIGHT + top}" '
-        f'width="{2 * (WIDTH + MARGIN)}"><style>{style}</style><rect y="{-top}" width="100%" height="100%" fill="#fff"/>'
-        f"{''.join(parts)}</svg>\n"
+        f'width="{2 * (WIDTH + MARGIN)}"><style>{STYLE}</style><rect y="{-top}" width="100%" height="100%" fill="#fff"/>'
+        f'<text class="title" x="{LEFT}" y="{TITLE_HEIGHT - 6 - top}">{escape(title)}</text>'
+        f"{grid(x, y, x_label, y_label)}{colored(lines, COLORS)}{colored(legend, COLORS)}</svg>\n"
     )

@@ -20,6 +20,7 @@ from vime.orchestration.buffer import Buffer
 from vime.orchestration.journal import Journal
 from vime.orchestration.own_producer import OwnProducer
 from vime.orchestration.producer import Producer, PromptStream, Runner
+from vime.report.console import Bar
 from vime.types import Group, Sample
 
 Ask = Callable[[list[Sample]], Awaitable[list[dict[str, Any]]]]
@@ -81,12 +82,6 @@ class Batches(Protocol):
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]: ...
 
 
-class ProgressBar(Protocol):
-    """Shows how many groups of a batch have finished (`vime.report.console.Bar`)."""
-
-    def advance(self) -> None: ...
-
-
 class RolloutBatches:
     """Batches of rollouts: groups from the producer."""
 
@@ -99,7 +94,7 @@ class RolloutBatches:
         journal: Journal | None,
         state: dict[str, Any] | None,
         version: int,
-        bar: Callable[[int, int], AbstractContextManager[ProgressBar]],
+        bar: Callable[[int, int], AbstractContextManager[Bar]],
     ) -> None:
         """`source` yields prompts (`data.source`); `state` is that of a run which goes on, else None; `version` is that
         of the servers' weights; `bar` shows a batch's progress."""

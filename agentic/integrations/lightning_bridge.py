@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp import web
@@ -21,34 +21,15 @@ from aiohttp import web
 from agentic.integrations.lightning_call import EventSplitter, RecordedCall, RolloutState, data_of
 from vime.cluster.ports import BACKLOG, LOOPBACK
 
+if TYPE_CHECKING:
+    from agentic.integrations.lightning_store import LightningStore
+
 POLL_SECONDS = 0.1
 MOST_BODY_BYTES = 64 * 2**20
 CHAT = "chat/completions"
 OWN_HEADERS = {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
 """Headers of a request that belong to one connection, or to the body as it came."""
 RETRY_HEADER = "x-stainless-retry-count"
-
-
-class Rollouts(Protocol):
-    """The part of a store that the bridge needs (`agentic.integrations.lightning_store.LightningStore`)."""
-
-    async def resources(self, weights: str, endpoint: str) -> str: ...
-
-    async def enqueue(self, row: Any, *, mode: Literal["train", "val"], resources_id: str, metadata: dict[str, Any]) -> str: ...
-
-    async def states(self, rollout_ids: Any) -> list[RolloutState]: ...
-
-    async def has_runners(self) -> bool: ...
-
-    async def attempt_of(self, rollout_id: str) -> str: ...
-
-    async def next_number(self, rollout_id: str, attempt_id: str) -> int: ...
-
-    async def add_call(self, rollout_id: str, attempt_id: str, *, number: int, call: RecordedCall) -> None: ...
-
-    async def reward(self, rollout_id: str, attempt_id: str) -> float | None: ...
-
-    async def cancel(self, rollout_id: str) -> None: ...
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -72,7 +53,7 @@ class OpenRollout:
 class Bridge:
     """Serves vime and the agents; `start` it in the event loop of the store."""
 
-    def __init__(self, store: Rollouts, data: dict[str, Any]) -> None:
+    def __init__(self, store: "LightningStore", data: dict[str, Any]) -> None:
         """`data` are Agent Lightning's data sets, `train` and `val`; the agents get their rows as they are."""
         self._store, self._data = store, data
         self._secret = secrets.token_urlsafe(24)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vime.grading.grade import grade
+from vime.grading.judge import Judge
 from vime.grading.maths_worker import compare
 
 PAIRS = [json.loads(line) for line in (Path(__file__).parents[2] / "tools" / "grading_pairs.jsonl").read_text().splitlines()]
@@ -106,10 +107,13 @@ def test_printed_digits_count_only_where_the_row_says_how_many(answer: str, refe
 
 @pytest.mark.parametrize("answer", ["½", "five", r"\text{no solution}", "√2", "12 o'clock", "1 or more", r"\frac{1}{", "7 +"])
 async def test_an_answer_that_is_no_formula_goes_to_the_judge_and_without_one_scores_0(answer: str):
-    class Accepting:
+    class Accepting(Judge):
         """A judge that accepts everything."""
 
-        async def decide(self, **_: object) -> bool:
+        def __init__(self) -> None:
+            """Asks no model."""
+
+        async def decide(self, *, question: str, prediction: str, gold: list[str]) -> bool:
             return True
 
     reply = rf"<answer>{answer}</answer>"

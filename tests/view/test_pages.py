@@ -332,6 +332,13 @@ def test_a_timeline_of_few_calls_has_a_tick_for_each(page: Any):
     assert sorted(page.locator(".ytick text").all_text_contents()) == ["1", "2"]
 
 
+@pytest.mark.parametrize(("seconds", "is_drawn"), [({}, False), ({"queue": 0.0}, False), ({"queue": 0.0, "tool": 0.5}, True)])
+def test_a_rollout_that_was_not_traced_has_no_empty_chart(page: Any, seconds: dict[str, float], is_drawn: bool):
+    script = "async (line) => (await import('/pages/timeline.js')).timelineChart({ timeline: [] }, line) != null"
+    page.get_by_role("link", name="first").wait_for()
+    assert page.evaluate(script, {"seconds": seconds}) is is_drawn
+
+
 def test_a_curve_that_stays_at_0_is_drawn_at_the_bottom(page: Any):
     script = """async () => {
         const { chart } = await import('/pages/chart.js');

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.view.test_rollout_index import append, item, rollout
 from vime.files.jsonl import write_lines
-from vime.view import search
 from vime.view.index_entry import IndexEntry, entry_of
 from vime.view.query import SORTS, Filters, facets, find
 from vime.view.rollout_index import RolloutIndex
@@ -79,28 +78,6 @@ def test_filters_find_what_a_look_at_every_line_finds(
     values = [row[sort or "id"] for row in page.rows]
     present = [value for value in values if value is not None]
     assert present == sorted(present, reverse=descending) and values[: len(present)] == present  # what has no value stands last
-
-
-LIMITS = {"MAX_ASKED_TEXT": st.sampled_from([0, 100]), "MAX_ASKED_TOOL": st.sampled_from([0, 100]), "WINDOW": st.integers(0, 50)}
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(
-    st.fixed_dictionaries({}, optional={name: VALUES[name] for name in ("dataset", "min_step", "tool", "text")}),
-    st.sampled_from(["", *SORTS]),
-    st.fixed_dictionaries(LIMITS),
-    st.tuples(st.integers(1, 12), st.integers(0, 40)),
-)
-def test_every_way_of_a_search_finds_the_same_page(
-    database: sqlite3.Connection, chosen: dict[str, Any], sort: str, limits: dict[str, int], part: tuple[int, int]
-):
-    limit, offset = part
-    whole = find(database, Filters(**chosen), sort=sort, limit=100)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in limits.items():
-            patch.setattr(search, name, value)
-        found = find(database, Filters(**chosen), sort=sort, limit=limit, offset=offset)
-    assert found.total == whole.total and found.rows == whole.rows[offset : offset + limit]
 
 
 def test_pages_follow_each_other_without_gaps(database: sqlite3.Connection):

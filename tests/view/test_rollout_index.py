@@ -13,7 +13,7 @@ from vime.files.jsonl import write_lines
 from vime.view import rollout_index as index_module
 from vime.view.index_entry import entry_of
 from vime.view.query import Filters, find, place_of
-from vime.view.rollout_index import COLUMNS, NAMED, RolloutIndex
+from vime.view.rollout_index import COLUMNS, RolloutIndex
 
 
 def rollout(step: int, number: int, **changed: Any) -> dict[str, Any]:
@@ -179,7 +179,3 @@ def test_an_index_of_another_format_is_made_anew(run: Path, tmp_path: Path, monk
     assert indexed(index) == []
     index.update()
     assert indexed(index) == in_files(run)
-
-
-def test_names_are_those_of_columns():
-    assert set(NAMED) < set(COLUMNS)

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -68,7 +68,7 @@ class Simulation:
         self._name = name
         self.alive: list[SimulatedWorker] = []
         self.num_started = 0
-        self.dispatcher = Dispatcher(self._make, num_workers=num_workers, start_seconds=300.0, watch=self._watch)
+        self.dispatcher = Dispatcher(cast(Any, self._make), num_workers=num_workers, start_seconds=300.0, watch=self._watch)
 
     async def outcome(self, *, deadly: bool) -> str:
         """Answered, or lost for good."""

@@ -6,10 +6,10 @@ Rules decide first; a judge, if there is one, is asked only about answers that t
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from vime.grading.answer import answer_of
 from vime.grading.game24 import numbers_of, solves
+from vime.grading.judge import Judge
 from vime.grading.maths import Equality, equal
 from vime.grading.multiple_choice import letter
 from vime.grading.number import number
@@ -17,12 +17,6 @@ from vime.grading.qa import exact_match
 
 KINDS = ("maths", "choice", "number", "game24", "qa")
 MAX_REFERENCES = 32
-
-
-class Asks(Protocol):
-    """A judge, for example `vime.grading.judge.Judge`."""
-
-    async def decide(self, *, question: str, prediction: str, gold: list[str]) -> bool | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +38,7 @@ async def grade(
     gold: list[str],
     *,
     question: str = "",
-    judge: Asks | None = None,
+    judge: Judge | None = None,
     judge_alone: bool = False,
     thinks: bool = False,
     digits: int | None = None,

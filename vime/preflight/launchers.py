@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from hydra._internal.callbacks import Callbacks  # a launcher's context needs it
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.utils import create_config_search_path
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
+from hydra.experimental.callback import Callback
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict, read_write
 
 from vime.errors import ConfigError, Problem
 from vime.files.command_line import setting
+from vime.preflight.search_path import CONF
 from vime.processes.launch import die_with_parent
 
 STOP_SECONDS = 90.0
@@ -104,9 +105,12 @@ def run_side_by_side(commands: list[list[str]], *, tree: DictConfig, folder: Pat
         tree.hydra.job.config_name = None
         tree.hydra.overrides.hydra = ["hydra.output_subdir=null", "hydra/job_logging=none", *place]
         tree.hydra.sweep.dir = str(folder)
-    loader = ConfigLoaderImpl(create_config_search_path(None))
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3", job_name="vime"):
+        loader = GlobalHydra.instance().config_loader()
+    silent: Any = Callback()  # takes what a launcher announces, as Hydra's list of callbacks does
     launcher = Plugins.instance().instantiate_launcher(
-        hydra_context=HydraContext(config_loader=loader, callbacks=Callbacks()),
+        hydra_context=HydraContext(config_loader=loader, callbacks=silent),
         task_function=Points(commands=commands),
         config=tree,
     )

@@ -4,18 +4,16 @@ Hydra's own `compose` raises at the first mistake. Here choices of groups are ch
 composed from those that do, and every other override is applied separately; each failure becomes a `Problem`.
 """
 
-import dataclasses
 import difflib
 import re
 
 from hydra import compose
-from hydra._internal.config_loader_impl import ConfigLoaderImpl  # no public way to apply one override to a tree
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from vime.errors import ConfigError, Problem
 from vime.preflight.launchers import refused
@@ -164,35 +162,47 @@ class Composition:
         return True
 
     def _apply(self, override: Override, tree: DictConfig) -> None:
-        add = override.is_add() or override.is_force_add()
-        named = add and in_named_item(tree, override.key_or_group)
-        # a dictionary goes into the one that is there, whose keys may be free: `unknown_keys` finds those that are not
-        whole = isinstance(override.value(), dict) and OmegaConf.is_dict(node_at(tree, override.key_or_group))
-        kind = OverrideType.FORCE_ADD if named or (whole and not override.is_delete()) else override.type
         try:
-            root, key = open_path(tree, override.key_or_group, add=add)
-            ConfigLoaderImpl._apply_overrides_to_config([dataclasses.replace(override, key_or_group=key, type=kind)], root)
-        except (HydraException, OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
+            _change(tree, override)
+        except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
             remedy = self._remedy(override, tree, error)
             self.problems.append(Problem(key=override.key_or_group, value=_text(override), remedy=remedy))
 
     def _remedy(self, override: Override, tree: DictConfig, error: Exception) -> str:
-        key = override.key_or_group
+        key, reason = override.key_or_group, str(error)
         node = node_at(tree, key)
         if OmegaConf.is_dict(node) and not isinstance(override.value(), dict):
             names = [f"{key}.{name}" for name in node]
             return f"is a group of settings: set one of {', '.join(names)}" if names else f"has keys: write {key}={{name: value}}"
         if override.is_delete():
             return "cannot be removed: set it to a value"
-        if node is not None and "not in" in str(error.__cause__):
-            inside = _FULL_KEY.search(str(error.__cause__))
-            return unknown_key_remedy(tree, inside["key"]) if inside else str(error.__cause__).splitlines()[0]
-        if override.package is not None or "Could not override" in str(error) or "' not in '" in str(error.__cause__):
+        if node is not None and "not in" in reason:
+            inside = _FULL_KEY.search(reason)
+            return unknown_key_remedy(tree, inside["key"]) if inside else reason.splitlines()[0]
+        if isinstance(error, ConfigAttributeError | ConfigKeyError):
             return unknown_key_remedy(tree, key)
-        if "Could not append" in str(error):
-            return f"is set already: write it without the plus ({key}={_text(override)})"
-        reason = error.__cause__ if error.__cause__ is not None else error
-        return value_remedy(str(reason).splitlines()[0], tree, key)
+        return value_remedy(reason.splitlines()[0], tree, key)
+
+
+def _change(tree: DictConfig, override: Override) -> None:
+    """Applies one override to a tree. Raises an error of OmegaConf, ValueError, TypeError or IndexError if that cannot be."""
+    key, value, node = override.key_or_group, override.value(), node_at(tree, override.key_or_group)
+    add = override.is_add() or override.is_force_add()
+    if override.package is not None:
+        raise ConfigKeyError(f"there is no group {key}")
+    if override.is_add() and not (node is None or isinstance(value, dict | list) or in_named_item(tree, key)):
+        raise ValueError(f"is set already: write it without the plus ({key}={_text(override)})")
+    # a dictionary goes into the one that is there, whose keys may be free: `unknown_keys` finds those that are not
+    whole = isinstance(value, dict) and OmegaConf.is_dict(node)
+    root, rest = open_path(tree, key, add=add)
+    if not override.is_delete():
+        OmegaConf.update(root, rest, value, merge=True, force_add=add or whole)
+    elif node is None or value not in (None, node):
+        raise ValueError(f"{key} is {node}")
+    else:
+        above, _, name = rest.rpartition(".")
+        with open_dict(root):
+            del (OmegaConf.select(root, above) if above else root)[name]
 
 
 def _of_checkpoint(group: str, choice: str, options: list[str]) -> str:

@@ -5,6 +5,7 @@ launcher they run side by side in separate processes (`vime.preflight.launchers`
 configured, does not end the sweep; the table at the end shows them all.
 """
 
+import itertools
 import sys
 import time
 from contextlib import closing
@@ -13,11 +14,10 @@ from pathlib import Path
 from typing import cast
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -98,13 +98,21 @@ def expand(overrides: list[str]) -> Sweep:
     listed = dict(tree.hydra.sweeper.params or {}) if tree is not None else {}
     given = {override.key_or_group for override in parsed}
     words = [*overrides, *(f"{key}={values}" for key, values in listed.items() if key not in given)]
-    batches = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(_without_globs(words)), None)
-    points = [list(point) for batch in batches for point in batch]
+    final = OverridesParser.create().parse_overrides(_without_globs(words))
+    lists = {override.get_key_element(): _words_of(override) for override in final}
+    points = [list(point) for point in itertools.product(*lists.values())]
     chosen = next((override.value() for override in parsed if override.key_or_group == "output_dir"), None)
     folder = chosen or (str(tree.hydra.sweep.dir) if tree is not None else f"outputs/{time.strftime(SWEEP_NAME)}")
     own = ("hydra.mode=", "output_dir=")
     points = [[word for word in point if not word.startswith(own)] for point in points]
     return Sweep(points=points, folder=Path(str(folder)).absolute(), tree=tree)
+
+
+def _words_of(override: Override) -> list[str]:
+    """The words that a word with several values stands for; itself if it has one."""
+    key = override.get_key_element()
+    values = override.sweep_string_iterator() if override.is_sweep_override() else [override.get_value_element_as_str()]
+    return [f"{key}={value}" for value in values]
 
 
 def _without_globs(words: list[str]) -> list[str]:

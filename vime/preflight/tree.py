@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from vime.config.ranges import Range, ranges_of
 from vime.errors import Problem
@@ -77,7 +77,7 @@ def open_path(tree: Any, key: str, *, add: bool) -> tuple[DictConfig, str]:
         is_last = position == len(names)
         if OmegaConf.is_list(node) and not is_last:
             if not name.isdigit() or int(name) >= len(node):
-                raise ConfigKeyError(f"the list {'.'.join(names[: position - 1])} has {len(node)} entries, counted from 0")
+                raise IndexError(f"the list {'.'.join(names[: position - 1])} has {len(node)} entries, counted from 0")
             root = node = node[int(name)]
             rest = names[position:]
         elif OmegaConf.is_dict(node) and not (node._is_none() or node._is_interpolation()):

@@ -1,39 +1,58 @@
-"""Axes of charts: from data to pixels, round marks, and the words at them."""
+"""Axes of charts: from values to pixels, round marks, and the words at them."""
 
-import itertools
 import math
-from dataclasses import dataclass, replace
-from html import escape
+from dataclasses import dataclass
 
 WIDTH, HEIGHT = 420, 222
 LEFT, RIGHT, TOP, BOTTOM = 50, 10, 20, 30
-LONG = 20
-"""Span of an x axis, as a factor, from which on it may be logarithmic."""
 FLAT = 1e-3
 """Smallest range of an axis as a share of the metric's size, so that noise in the last digit does not look like a mountain."""
+WIDE = 3
+"""Powers of ten of a logarithmic axis that are marked without 2 and 5 times them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """Maps data to pixels."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """Maps values from `low` to `high` to pixels from `start` to `end`; with `log`, both are powers of ten.
 
-    x_low: float
-    x_high: float
-    y_low: float
-    y_high: float
-    log: bool
-    x_log: bool = False
+    With `names` it counts through these categories, with `whole` its marks are whole numbers.
+    Example: `Axis(low=0.0, high=60.0, start=50, end=410, whole=True)` is an x axis of 60 steps.
+    """
 
-    def x(self, value: float) -> float:
-        value = math.log10(value) if self.x_log else value
-        return LEFT + (value - self.x_low) / ((self.x_high - self.x_low) or 1) * (WIDTH - LEFT - RIGHT)
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+    whole: bool = False
+    names: tuple[str, ...] = ()
 
-    def y(self, value: float) -> float:
+    def __call__(self, value: float) -> float:
         value = math.log10(value) if self.log else value
-        return HEIGHT - BOTTOM - (value - self.y_low) / ((self.y_high - self.y_low) or 1) * (HEIGHT - TOP - BOTTOM)
+        return self.start + (value - self.low) / ((self.high - self.low) or 1) * (self.end - self.start)
+
+    def marks(self) -> list[tuple[float, str]]:
+        """About five round values with their texts."""
+        if self.names:
+            return [(float(place), name) for place, name in enumerate(self.names)]
+        found = self._powers() if self.log else round_values(self.low, self.high, whole=self.whole) or [self.low]
+        return [(value, f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:g}") for value in found]
+
+    def _powers(self) -> list[float]:
+        factors = (1, 2, 5) if self.high - self.low < WIDE else (1,)
+        powers = round_values(math.floor(self.low), math.ceil(self.high), whole=True)
+        found = [factor * 10.0**power for power in powers for factor in factors]
+        return [value for value in found if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9]
 
 
-def axes_of(xs: list[float], ys: list[float]) -> Axes:
+def x_axis(xs: list[float], *, whole: bool = False, log: bool = False, names: list[str] | None = None) -> Axis:
+    """An axis from the smallest of these values to the largest."""
+    low, high = (math.log10(min(xs)), math.log10(max(xs))) if log else (min(xs), max(xs))
+    return Axis(low=low, high=high, start=LEFT, end=WIDTH - RIGHT, whole=whole, log=log, names=tuple(names or ()))
+
+
+def y_axis(ys: list[float]) -> Axis:
+    """An axis around these values; logarithmic if they are positive and span more than three decades."""
     low, high = min(ys), max(ys)
     log = low > 0 and high / low > 1000
     if log:
@@ -45,72 +64,13 @@ def axes_of(xs: list[float], ys: list[float]) -> Axes:
     else:
         margin = max(0.06 * (high - low), FLAT * abs(high)) or 1.0
         low, high = low - margin, high + margin
-    return Axes(min(xs), max(xs), low, high, log)
+    return Axis(low=low, high=high, start=HEIGHT - BOTTOM, end=TOP, log=log)
 
 
-def with_log_x(axes: Axes) -> Axes:
-    """The same axes, with a logarithmic x axis if positive values span a factor of 20: each doubling is the same distance."""
-    if axes.x_low <= 0 or axes.x_high < LONG * axes.x_low:
-        return axes
-    return replace(axes, x_low=math.log10(axes.x_low), x_high=math.log10(axes.x_high), x_log=True)
-
-
-def ticks_of(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
-    """About `count` round numbers between `low` and `high`, for the marks of an axis; `whole` ones for an axis that counts."""
-    raw = (high - low) / count or 1.0
+def round_values(low: float, high: float, *, whole: bool = False) -> list[float]:
+    """About five round numbers between `low` and `high`."""
+    raw = (high - low) / 5 or 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
     step = max(1.0, step if step % 1 == 0 else round(step)) if whole else step
     return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def log_ticks(axes: Axes) -> list[float]:
-    """1, 2, 5, 10, 20, … within a logarithmic x axis."""
-    powers = range(math.floor(axes.x_low), math.ceil(axes.x_high) + 1)
-    found = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
-    return [tick for tick in found if axes.x_low - 1e-9 <= math.log10(tick) <= axes.x_high + 1e-9]
-
-
-def grid(axes: Axes, x_label: str, names: list[str] | None, percent: bool = False, y_label: str = "") -> str:
-    parts = []
-    levels = [10.0**tick for tick in ticks_of(axes.y_low, axes.y_high) if tick % 1 == 0] if axes.log else None
-    marks = levels or ticks_of(axes.y_low, axes.y_high)
-    for tick in marks:
-        y, text = axes.y(tick), f"{tick:.0%}" if percent else tick_text(tick, marks)
-        parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text class="tick end" x="{LEFT - 6}" y="{y + 3.5:.1f}">{text}</text>')
-    if names is not None:
-        ticks = [(float(position), name) for position, name in enumerate(names)]
-    else:
-        found = log_ticks(axes) if axes.x_log else ticks_of(axes.x_low, axes.x_high, 5, whole=x_label == "step") or [axes.x_low]
-        ticks = [(tick, tick_text(tick, found)) for tick in found]
-    for tick, text in ticks:
-        parts.append(f'<text class="tick mid" x="{axes.x(tick):.1f}" y="{HEIGHT - BOTTOM + 15}">{escape(text)}</text>')
-    if x_label:
-        parts.append(f'<text class="tick mid" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 2}">{escape(x_label)}</text>')
-    if y_label:
-        parts.append(f'<text class="tick" x="2" y="{TOP - 9}">{escape(y_label)}</text>')
-    return "".join(parts)
-
-
-def tick_text(value: float, ticks: list[float]) -> str:
-    """Text of a mark, with just enough digits to distinguish it from its neighbours."""
-    value = 0.0 if abs(value) < 1e-12 else value
-    if abs(value) >= 10_000:
-        return f"{value / 1000:g}k"
-    if value and abs(value) < 1e-3:
-        return f"{value:.2g}"
-    apart = min((b - a for a, b in itertools.pairwise(ticks)), default=1.0)
-    digits = min(6, max(0, math.ceil(-math.log10(apart) - 1e-9) + 1))
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".") if apart < 1 else f"{value:g}"
-
-
-def path(axes: Axes, xs: list[float], ys: list[float]) -> str:
-    parts, pen_down = [], False
-    for x, y in zip(xs, ys):
-        if math.isfinite(y) and not (axes.log and y <= 0):
-            parts.append(f"{'L' if pen_down else 'M'}{axes.x(x):.1f} {axes.y(y):.1f}")
-            pen_down = True
-        else:
-            pen_down = False
-    return "".join(parts)

@@ -16,7 +16,6 @@ from typing import Any
 from vime.evaluation.conditions import SCAFFOLD, TRAINED, shown_rows
 from vime.files.jsonl import read_lines, write_text
 from vime.report import axes
-from vime.report.charts import NUM_COLORS
 from vime.report.ending import read_ending
 from vime.report.log_section import eval_log_section
 from vime.report.metrics_file import Curve, curves, read_metrics
@@ -71,20 +70,8 @@ def write_report(run_path: Path) -> Path:
 def write_page(path: Path, *, title: str, body: str) -> Path:
     """Puts `body` into the page with its styles and script."""
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    numbers = range(NUM_COLORS)
-    colors = [
-        f".line.c{n}, .raw.c{n} {{ stroke: var(--{n}); }} .dot.c{n}, .bar.c{n}, .area.c{n} {{ fill: var(--{n}); }} "
-        f".b{n} {{ background: var(--{n}); }}"
-        for n in numbers
-    ]
-    page = template.substitute(
-        title=escape(title),
-        body=body,
-        colors="\n".join(colors),
-        width=axes.WIDTH,
-        top=axes.TOP,
-        bottom=axes.HEIGHT - axes.BOTTOM,
-    )
+    sizes = {"width": axes.WIDTH, "top": axes.TOP, "bottom": axes.HEIGHT - axes.BOTTOM}
+    page = template.substitute(title=escape(title), body=body, **sizes)
     write_text(path, page)
     return path
 

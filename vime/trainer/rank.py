@@ -34,12 +34,16 @@ class TrainerRank:
     """One process of the trainer. Megatron is imported in the actor's process, never in the driver's."""
 
     def __init__(self, config: RunConfig, rank: int) -> None:
-        if config.output_dir is not None:
-            send_output_to(Path(config.output_dir) / "logs" / f"trainer-{rank}.log")
-        self._config = config
         self._rank = rank
         self._engine: Any = None
         self._sender: Any = None
+        self._begin(config)
+
+    def _begin(self, config: RunConfig) -> None:
+        """Takes part in this run from now on; its log gets the output."""
+        if config.output_dir is not None:
+            send_output_to(Path(config.output_dir) / "logs" / f"trainer-{self._rank}.log")
+        self._config = config
 
     def renew(self, config: RunConfig) -> None:
         """Becomes a rank of another run: leaves the world, and frees the model and the optimizer; `address` and `init` follow."""
@@ -47,10 +51,10 @@ class TrainerRank:
 
         if self._sender is not None:
             self._sender.close()
-        self._engine = None
+        self._engine = self._sender = None
         gc.collect()
         parallel.shutdown()
-        self.__init__(config, self._rank)
+        self._begin(config)
 
     def address(self) -> str:
         """host:port at which the ranks can meet, on this rank's machine."""

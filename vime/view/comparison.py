@@ -93,7 +93,6 @@ def _compared(first: list[list[dict[str, Any]]], second: list[list[dict[str, Any
 def _means(index: RolloutIndex, dataset: str, row: str) -> dict[int, float]:
     condition, _, label = row.partition(":")
     sql = """SELECT item, avg(reward) FROM rollouts
-        WHERE kind = (SELECT id FROM names WHERE name = 'evaluation') AND dataset = (SELECT id FROM names WHERE name = ?)
-        AND condition = (SELECT id FROM names WHERE name = ?) AND label = (SELECT id FROM names WHERE name = ?) GROUP BY item"""
+        WHERE kind = 'evaluation' AND dataset = ? AND condition = ? AND label = ? GROUP BY item"""
     with closing(index.connection()) as database:
         return dict(database.execute(sql, (dataset, condition, label)).fetchall())

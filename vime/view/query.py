@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vime.view.rollout_index import COLUMNS, NAMED
-from vime.view.search import Search
+from vime.view.rollout_index import COLUMNS
 
 SORTS = ("step", "reward", "advantage", "num_tokens", "num_turns", "seconds", "item")
 SPARSE = ("advantage", "seconds")
 """Columns without an index in which some rollouts have no value; these rollouts come last in any order."""
 MAX_LIMIT = 1000
+NAMES = ("kind", "dataset", "condition", "label", "stop_reason")
+READ = ("id", *COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,8 +63,13 @@ class Filters:
 
 RANGES = {"step": "step", "reward": "reward", "advantage": "advantage", "tokens": "num_tokens", "turns": "num_turns"}
 """The column of each range that is asked for."""
-LOWEST = {f"min_{name}": column for name, column in RANGES.items()}
-HIGHEST = {f"max_{name}": column for name, column in RANGES.items()}
+TERMS = {
+    **{f"min_{name}": f"{column} >= ?" for name, column in RANGES.items()},
+    **{f"max_{name}": f"{column} <= ?" for name, column in RANGES.items()},
+    "tool": "id IN (SELECT rollout FROM tools WHERE tool = ?)",
+    "text": "id IN (SELECT rowid FROM texts WHERE texts MATCH ?)",
+}
+"""The conditions of filters that are not values of a column."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,19 +94,20 @@ def find(
         raise ValueError(f"rollouts are not ordered by {sort!r}, but by {', '.join(SORTS)}")
     direction = "DESC" if descending else "ASC"
     last = " NULLS LAST" if sort in SPARSE else ""
-    order = f"ORDER BY {sort} {direction}{last}, rollouts.id {direction}" if sort else f"ORDER BY rollouts.id {direction}"
-    total, found = _search(database, filters).page(database, order=order, limit=min(limit, MAX_LIMIT), offset=offset)
-    return Page(total=total, rows=_named(database, found))
+    order = f"{sort} {direction}{last}, id {direction}" if sort else f"id {direction}"
+    terms = _terms(filters)
+    source, values = f"FROM rollouts WHERE {' AND '.join(['TRUE', *terms])}", tuple(terms.values())
+    (total,) = database.execute(f"SELECT count(*) {source}", values).fetchone()
+    sql = f"SELECT {', '.join(READ)} {source} ORDER BY {order} LIMIT ? OFFSET ?"
+    found = database.execute(sql, (*values, min(limit, MAX_LIMIT), offset)) if offset < total else []
+    return Page(total=total, rows=[dict(zip(READ, row, strict=True)) for row in found])
 
 
 def facets(database: sqlite3.Connection) -> dict[str, Any]:
     """The names that occur, and the ends of numbers."""
-    names = {number: name for number, name in database.execute("SELECT id, name FROM names")}
-    together = database.execute(f"SELECT DISTINCT {', '.join(NAMED)} FROM rollouts").fetchall()
-    found: dict[str, Any] = {
-        column: sorted({names[numbers[place]] for numbers in together} - {""}) for place, column in enumerate(NAMED)
-    }
-    found["tool"] = sorted(names[number] for number in _first_of_key(database, "tools", "tool"))
+    together = database.execute(f"SELECT DISTINCT {', '.join(NAMES)} FROM rollouts").fetchall()
+    found: dict[str, Any] = {column: sorted({names[place] for names in together} - {""}) for place, column in enumerate(NAMES)}
+    found["tool"] = [tool for (tool,) in database.execute("SELECT DISTINCT tool FROM tools ORDER BY tool")]
     for column in ("step", "reward", "num_tokens"):
         ends = [
             database.execute(f"SELECT {column} FROM rollouts ORDER BY {column} {way} LIMIT 1").fetchone()
@@ -116,23 +123,12 @@ def place_of(database: sqlite3.Connection, rollout: int) -> tuple[str, int, int]
     return database.execute(sql, (rollout,)).fetchone()
 
 
-def _search(database: sqlite3.Connection, filters: Filters) -> Search:
-    """The filters in the words of the database."""
-    terms: list[tuple[str, Any]] = []
-    for field in fields(filters):
-        name, value = field.name, getattr(filters, field.name)
-        if value is None or name in ("tool", "text"):
-            continue
-        if name in LOWEST or name in HIGHEST:
-            terms.append((f"{LOWEST.get(name) or HIGHEST[name]} {'>=' if name in LOWEST else '<='} ?", value))
-        else:
-            terms.append((f"{name} = ?", _number(database, value) if name in NAMED else value))
-    return Search(
-        columns=tuple(term for term, _ in terms),
-        values=tuple(value for _, value in terms),
-        tool=None if filters.tool is None else _number(database, filters.tool),
-        match=None if filters.text is None else _match(filters.text),
-    )
+def _terms(filters: Filters) -> dict[str, Any]:
+    """The filters as conditions in SQL, each with the value of its question mark."""
+    given = {field.name: value for field in fields(filters) if (value := getattr(filters, field.name)) is not None}
+    if "text" in given:
+        given["text"] = _match(given["text"])
+    return {TERMS.get(name, f"{name} = ?"): value for name, value in given.items()}
 
 
 def _match(text: str) -> str:
@@ -141,23 +137,3 @@ def _match(text: str) -> str:
     words = [(phrase or word).replace('"', "") for phrase, word in found]
     terms = ['"' + word.rstrip("*") + '"' + ("*" if word.endswith("*") else "") for word in words if word.strip("*")]
     return " AND ".join(terms) or '""'
-
-
-def _number(database: sqlite3.Connection, name: str) -> int:
-    row = database.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
-    return row[0] if row is not None else -1
-
-
-def _named(database: sqlite3.Connection, found: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    names = {number: name for number, name in database.execute("SELECT id, name FROM names")}
-    rows = [dict(zip(("id", *COLUMNS), row, strict=True)) for row in found]
-    return [{key: names.get(value, "") if key in NAMED else value for key, value in row.items()} for row in rows]
-
-
-def _first_of_key(database: sqlite3.Connection, table: str, column: str) -> list[int]:
-    """The different values of the first column of a table's key, one jump each."""
-    sql = f"""WITH RECURSIVE found(value) AS (
-        SELECT min({column}) FROM {table} UNION ALL
-        SELECT (SELECT min({column}) FROM {table} WHERE {column} > value) FROM found WHERE value IS NOT NULL
-    ) SELECT value FROM found WHERE value IS NOT NULL"""
-    return [value for (value,) in database.execute(sql)]

@@ -19,7 +19,7 @@ from vime.view.index_entry import IndexEntry, entry_of, read_line
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Indexes of another format are made anew."""
 PATTERNS = ("rollouts/step_*.jsonl", "evaluation/*.jsonl")
 BATCH_BYTES = 8 * 2**20
@@ -30,13 +30,12 @@ State = tuple[int, int, int]
 """Inode, size and time of change of a file."""
 SCHEMA = """
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, num_bytes INTEGER, mark BLOB) STRICT;
-CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT UNIQUE) STRICT;
 CREATE TABLE rollouts (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, start INTEGER, size INTEGER, kind INTEGER, step INTEGER, dataset INTEGER,
-    condition INTEGER, item INTEGER, run INTEGER, label INTEGER, group_index INTEGER, rollout_id INTEGER, reward REAL,
-    advantage REAL, stop_reason INTEGER, failed INTEGER, num_turns INTEGER, num_tokens INTEGER, seconds REAL
+    id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, start INTEGER, size INTEGER, kind TEXT, step INTEGER, dataset TEXT,
+    condition TEXT, item INTEGER, run INTEGER, label TEXT, group_index INTEGER, rollout_id INTEGER, reward REAL,
+    advantage REAL, stop_reason TEXT, failed INTEGER, num_turns INTEGER, num_tokens INTEGER, seconds REAL
 ) STRICT;
-CREATE TABLE tools (tool INTEGER, rollout INTEGER, PRIMARY KEY (tool, rollout)) STRICT, WITHOUT ROWID;
+CREATE TABLE tools (tool TEXT, rollout INTEGER, PRIMARY KEY (tool, rollout)) STRICT, WITHOUT ROWID;
 CREATE INDEX rollouts_file ON rollouts (file);
 CREATE INDEX rollouts_step ON rollouts (step);
 CREATE INDEX rollouts_reward ON rollouts (reward);
@@ -47,8 +46,6 @@ CREATE INDEX rollouts_stop ON rollouts (stop_reason);
 CREATE INDEX rollouts_tokens ON rollouts (num_tokens);
 CREATE VIRTUAL TABLE texts USING fts5 (text, content='', tokenize="unicode61 remove_diacritics 2 tokenchars '_'");
 """
-NAMED = ("kind", "dataset", "condition", "label", "stop_reason")
-"""Columns that hold the number of a name."""
 COLUMNS = (
     *("kind", "step", "dataset", "condition", "item", "run", "label", "group_index", "rollout_id", "reward", "advantage"),
     *("stop_reason", "failed", "num_turns", "num_tokens", "seconds"),
@@ -65,7 +62,6 @@ class RolloutIndex:
         self.path = folder / f"{hashlib.blake2b(str(self.run).encode(), digest_size=12).hexdigest()}.sqlite"
         self._known: dict[str, State] = {}
         """The files as they were when they were last read to their ends, so that nothing new costs no query."""
-        self._names: dict[str, int] = {}
         self.problems: dict[str, str] = {}
         """Files with an unreadable line, and the reason; everything before its batch is indexed."""
         self._prepare()
@@ -85,7 +81,6 @@ class RolloutIndex:
         present = {name: state for name, state in states.items() if state is not None}
         if present == self._known:
             return 0
-        self._names = {}  # a transaction that was not finished took its names with it
         read = 0
         with closing(self._writer()) as database:
             self._forget(database, present=set(present))
@@ -108,7 +103,6 @@ class RolloutIndex:
             return self._read_on(database, name, path)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             database.execute("ROLLBACK")
-            self._names = {}
             self.problems[name] = f"{type(error).__name__}: {error}"
             logger.warning("%s is not read to its end: %s", path, self.problems[name])
             return 0
@@ -175,20 +169,11 @@ class RolloutIndex:
 
     def _insert(self, database: sqlite3.Connection, file: int, start: int, size: int, entry: IndexEntry) -> None:
         values = [getattr(entry, column) for column in COLUMNS]
-        values = [self._number(database, v) if column in NAMED else v for column, v in zip(COLUMNS, values, strict=True)]
         places = ", ".join("?" * (len(COLUMNS) + 3))
         sql = f"INSERT INTO rollouts (file, start, size, {', '.join(COLUMNS)}) VALUES ({places})"
         rollout = database.execute(sql, (file, start, size, *values)).lastrowid
         database.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (rollout, entry.text))
-        rows = [(self._number(database, tool), rollout) for tool in entry.tools]
-        database.executemany("INSERT INTO tools VALUES (?, ?)", rows)
-
-    def _number(self, database: sqlite3.Connection, name: str) -> int:
-        """The number of a name; names are few and never removed."""
-        if name not in self._names:
-            database.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (name,))
-            self._names[name] = database.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()[0]
-        return self._names[name]
+        database.executemany("INSERT INTO tools VALUES (?, ?)", [(tool, rollout) for tool in entry.tools])
 
 
 def rollout_files(run: Path) -> list[Path]:

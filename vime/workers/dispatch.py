@@ -12,9 +12,12 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vime.tasks import together
+
+if TYPE_CHECKING:
+    from vime.workers.ray_worker import RayWorker
 
 logger = logging.getLogger(__name__)
 
@@ -67,22 +70,10 @@ class WorkerLost(Exception):
     """The worker died or got stuck under a piece of work."""
 
 
-class Worker(Protocol):
-    """A worker process (`vime.workers.ray_worker.RayWorker`); `run` and `started` raise WorkerLost if it dies."""
-
-    async def started(self) -> None: ...
-    async def run(self, work: Work) -> Any: ...
-    async def culprit(self) -> int:
-        """The number of the work in whose code it died, 0 if in none."""
-        ...
-
-    def kill(self) -> None: ...
-
-
 class Station:
     """One worker with its work; the worker that replaces it has another station."""
 
-    def __init__(self, worker: Worker, company: "Company | None" = None) -> None:
+    def __init__(self, worker: "RayWorker", company: "Company | None" = None) -> None:
         self.worker, self.company = worker, company
         self.work: set[Work] = set()
         self.watch: asyncio.Task[None] | None = None
@@ -115,7 +106,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        make: Callable[[int], Worker],
+        make: Callable[[int], "RayWorker"],
         *,
         num_workers: int,
         start_seconds: float,

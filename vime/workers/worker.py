@@ -95,15 +95,24 @@ class RolloutWorker:
         retrieval: Address | None = None,
         black_box: Path | None = None,
         log: Path | None = None,
-        process: SeveralRuns | None = None,
     ) -> None:
-        """`black_box` is the file in which the worker records whose code it is executing; `log` takes its process's output.
+        """`black_box` is the file in which the worker records whose code it is executing; `log` takes its process's output."""
+        self._process = SeveralRuns()
+        self._begin(config, endpoints, make_client=make_client, retrieval=retrieval, black_box=black_box, log=log)
 
-        `process` is that of an earlier worker, in which this one is made.
-        """
+    def _begin(
+        self,
+        config: RunConfig,
+        endpoints: dict[str, Endpoint],
+        *,
+        make_client: MakeClient = make_client,
+        retrieval: Address | None = None,
+        black_box: Path | None = None,
+        log: Path | None = None,
+    ) -> None:
+        """Serves this run from now on, with nothing of an earlier one but the process."""
         if log is not None:
             send_output_to(log)
-        self._process = process or SeveralRuns()
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
@@ -150,7 +159,7 @@ class RolloutWorker:
 
     async def renew(self, *arguments: Any, **named: Any) -> None:
         """Becomes the worker of another run, as if it were made with these arguments; `leave` comes before."""
-        self.__init__(*arguments, process=self._process, **named)
+        self._begin(*arguments, **named)
 
     async def work(self, number: int, method: str, arguments: dict[str, Any]) -> Any:
         """Calls a method as a piece of work, whose number the black box shows while its code is executing."""

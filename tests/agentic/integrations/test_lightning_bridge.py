@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -116,7 +116,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Any:
     @asynccontextmanager
     async def make(agent: Agent, *words: str, **options: Any) -> AsyncIterator[Stage]:
         store, sessions, model = Played(agent=agent, **options), SessionManager(), Scripted(qwen3_tokenizer(), list(REPLIES))
-        bridge = Bridge(store, {"train": ["row 0", "row 1"], "val": None})
+        bridge = Bridge(cast(Any, store), {"train": ["row 0", "row 1"], "val": None})
         await bridge.start()
         monkeypatch.setenv(BRIDGE_VARIABLE, bridge.url)
         watch = asyncio.create_task(bridge.watch())

@@ -1,4 +1,4 @@
-// Where the time of a rollout went: its calls one after another if it was traced, otherwise seconds by kind.
+// Where the time of a rollout went: its calls one after another if it was traced, otherwise seconds by kind, or nothing without any.
 
 import { chart } from "./chart.js";
 import { duration } from "./dom.js";
@@ -31,7 +31,7 @@ export function timelineChart(found, line) {
       { wide: true },
     ).node;
   }
-  const kinds = Object.entries(line.seconds ?? {});
+  const kinds = Object.entries(line.seconds ?? {}).filter(([, value]) => value > 0);
   if (!kinds.length) return null;
   const series = [{ label: "seconds", x: kinds.map(([kind]) => kind), y: kinds.map(([, value]) => value) }];
   return chart(
