@@ -158,7 +158,7 @@ def test_adapters_alone_are_sent_only_where_they_can_be(change: dict[str, Any], 
             target = target[part] if isinstance(target, dict) else getattr(target, part)
         setattr(target, name, value)
     problems = lora.delivery(config)
-    assert [words in problem.remedy for problem in problems] == ([True] if words else [])
+    assert [str(words) in problem.remedy for problem in problems] == ([True] if words else [])
     config.serving.lora = LoraDelivery.merge
     assert not lora.delivery(config)
 
