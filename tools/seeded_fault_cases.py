@@ -442,8 +442,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         file="vime/view/query.py",
-        old="{'>=' if name in LOWEST else '<='}",
-        new="{'>' if name in LOWEST else '<='}",
+        old='f"{column} >= ?"',
+        new='f"{column} > ?"',
         tests=("tests/view/test_query.py",),
     ),
     Fault(
