@@ -1,17 +1,18 @@
 """Command lines and environments of servers and routers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vime.config import ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
+from vime.config import LoraConfig, LoraDelivery, LoraTarget, ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
 from vime.inside_vllm.plugin import register
 from vime.preflight.rules import model_shape, serving
 from vime.serving.flags import server_arguments, server_environment, to_flags
 from vime.serving.router import router_command
-from vime.weights.payload import NUM_SYNCED_SERVERS
+from vime.weights.payload import AWAITS_ADAPTER, NUM_SYNCED_SERVERS
 
 
 def test_dictionaries_become_flags():
@@ -56,6 +57,20 @@ def test_a_server_that_awaits_weights_reads_no_checkpoint(vllm_args: dict, load_
     assert arguments.get("load_format") == load_format
     arguments = server_arguments(RunConfig(), "actor", model, number=0)
     assert arguments.get("load_format") in (None, "auto"), "an evaluation needs the checkpoint"
+
+
+def test_a_server_that_gets_adapters_has_the_base_and_room_for_one_of_them():
+    config = RunConfig(serving=ServingConfig(lora=LoraDelivery.adapter))
+    config.trainer.lora = LoraConfig(rank=12, targets=[LoraTarget.q_proj, LoraTarget.o_proj])
+    model = ServedModelConfig(trained=True)
+    arguments = server_arguments(config, "actor", model, number=0, awaits_weights=True)
+    assert arguments["max_lora_rank"] == 16 and arguments["lora_target_modules"] == ["q_proj", "o_proj"]
+    assert "load_format" not in arguments and AWAITS_ADAPTER in server_environment(config, model, cpus=[], gpus=[])
+    for other in (ServedModelConfig(), replace(model, trained=False)):
+        assert "enable_lora" not in server_arguments(config, "judge", other, number=0)
+    config.serving.lora = LoraDelivery.merge
+    assert server_arguments(config, "actor", model, number=0, awaits_weights=True)["load_format"] == "dummy"
+    assert AWAITS_ADAPTER not in server_environment(config, model, cpus=[], gpus=[])
 
 
 def test_without_a_gpu_servers_get_their_cores_and_no_warm_up():

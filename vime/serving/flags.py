@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import safe_open
 
 from vime.cluster.placement import memory_share, sends_adapters, server_groups, takes_turns, transport
-from vime.config import Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.config import LoraTarget, Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.inside_vllm import forced_tokens
 from vime.inside_vllm.fixed_products import ENVIRONMENT
 from vime.machine import memory_bytes, num_cores
@@ -105,10 +105,11 @@ def server_arguments(
         given["hf_overrides"] = overrides | given.get("hf_overrides", {})
     if model.adapter is not None:
         folder = Path(model.adapter).absolute()
-        arguments |= _room_for_adapter(read_shape(folder).rank)
+        shape = read_shape(folder)
+        arguments |= _room_for_adapter(shape.rank, shape.shapes)
         arguments |= {"served_model_name": f"{name}-base", "lora_modules": [f"{name}={folder}"]}
     if awaits_adapter(config, model):
-        arguments |= _room_for_adapter(config.trainer.lora.rank)
+        arguments |= _room_for_adapter(config.trainer.lora.rank, config.trainer.lora.targets)
     elif awaits_weights and not _drafts(given):
         arguments["load_format"] = DUMMY
     if role is not ServerRole.regular:
@@ -131,10 +132,10 @@ def awaits_adapter(config: RunConfig, model: ServedModelConfig) -> bool:
     return model.trained and sends_adapters(config) and config.mode is not Mode.eval
 
 
-def _room_for_adapter(rank: int) -> dict[str, Any]:
-    """vLLM's arguments for one adapter."""
-    room = next(size for size in RANKS if size >= rank)
-    return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": room}
+def _room_for_adapter(rank: int, targets: Iterable[LoraTarget]) -> dict[str, Any]:
+    """vLLM's arguments for one adapter; it wraps only these matrices, and leaves experts as they are."""
+    room, names = next(size for size in RANKS if size >= rank), [target.value for target in targets]
+    return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": room, "lora_target_modules": names}
 
 
 def server_command(arguments: Mapping[str, Any]) -> list[str]:
