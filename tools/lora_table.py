@@ -93,7 +93,7 @@ def page(rows: list[Trained]) -> str:
         "",
         "Written by `python tools/lora_table.py RUN…`. Scores are strict, in percent of all items, of the model after training:",
         "mean ± standard deviation over the runs of one evaluation. Memory is the plan's for weights, gradients and optimizer",
-        "of the trainer; seconds are the median of a step, on a machine that did other work beside it.",
+        "of the trainer; seconds are the median of a step, with whatever else the machine did meanwhile.",
     ]
     for model in dict.fromkeys(row.model for row in rows):
         own = [row for row in rows if row.model == model]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from safetensors.numpy import save_file
 
 from vime.config import LoraConfig, LoraDelivery, LoraTarget, ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
 from vime.inside_vllm.plugin import register
+from vime.model.adapter import RANKS
 from vime.preflight.rules import model_shape, serving
 from vime.serving.flags import server_arguments, server_environment, to_flags
 from vime.serving.router import router_command
@@ -71,6 +73,12 @@ def test_a_server_that_gets_adapters_has_the_base_and_room_for_one_of_them():
     config.serving.lora = LoraDelivery.merge
     assert server_arguments(config, "actor", model, number=0, awaits_weights=True)["load_format"] == "dummy"
     assert AWAITS_ADAPTER not in server_environment(config, model, cpus=[], gpus=[])
+
+
+def test_the_ranks_are_those_of_vllm():
+    from vllm.config.lora import MaxLoRARanks
+
+    assert get_args(MaxLoRARanks) == RANKS
 
 
 def test_without_a_gpu_servers_get_their_cores_and_no_warm_up():

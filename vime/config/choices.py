@@ -165,7 +165,7 @@ class LoraInit(Enum):
     kaiming = "kaiming"
     """The first matrix is uniform with a variance of one third of the inverse of its width, as in PEFT and Microsoft's LoRA."""
     gaussian = "gaussian"
-    """The first matrix is normal with a standard deviation of the inverse of its rank, as in the paper (arXiv 2106.09685)."""
+    """The first matrix is normal, as in the paper (arXiv 2106.09685), with PEFT's standard deviation, the inverse of its rank."""
 
 
 class LoraDelivery(Enum):
@@ -174,7 +174,7 @@ class LoraDelivery(Enum):
     merge = "merge"
     """Merged into the model's weights, and all weights are sent. Servers are as fast as without adapters."""
     adapter = "adapter"
-    """The adapters alone, a small part of the bytes; servers compute with base and adapter, which is slower, on CPUs by half."""
+    """The adapters alone, a small part of the bytes; servers compute with base and adapter, which is slower."""
 
 
 class LoraTarget(Enum):

@@ -123,12 +123,11 @@ def _other_base(shape: AdapterShape, model: ModelConfig) -> str | None:
             return f"adapts {target.value} with {found[0]} outputs and {found[1]} inputs, and {model.name} has {wanted}"
     if shape.base is None or shape.base == model.checkpoint:
         return None
-    folders = [Path(shape.base), Path(model.checkpoint)]
-    differs = (
-        base_digest(folders[0]) != base_digest(folders[1])
-        if all(folder.is_dir() for folder in folders)
-        else (not any(folder.is_dir() for folder in folders) and shape.base.count("/") == 1)
-    )
+    base, own = Path(shape.base), Path(model.checkpoint)
+    if base.is_dir() and own.is_dir():
+        differs = base_digest(base) != base_digest(own)
+    else:  # two ids of the hub; a folder of another machine says nothing
+        differs = not base.is_dir() and not own.is_dir() and shape.base.count("/") == 1
     return f"was trained on {shape.base}, and the run's model.checkpoint is {model.checkpoint}" if differs else None
 
 

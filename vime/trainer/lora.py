@@ -80,84 +80,65 @@ class Adapter(torch.nn.Module):
         return torch.addmm(weight_OI.float(), b_OR.float(), a_RI.float(), alpha=self.scale).to(weight_OI.dtype)
 
 
-class ColumnLinear(ColumnParallelLinear):
-    """Megatron's column-parallel layer, with an adapter where there is one."""
+class _Adapted:
+    """A Megatron layer, with an adapter where there is one. The two kinds below say how tensor parallelism cuts it."""
+
+    CUT: tuple[str, int]
+    """The matrix of a pair that is cut over tensor-parallel ranks, and the dimension."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.lora: Adapter | None = None
 
     def forward(self, input_: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-        """Returns output and bias of this rank."""
-        output, bias = super().forward(input_, *arguments, **options)
+        """Returns the output with the adapter's, and the bias."""
+        layer: Any = super()
+        output, bias = layer.forward(input_, *arguments, **options)
         if self.lora is None:
             return output, bias
         a_RI, b_OR = self.lora.matrices()
         low = F.linear(input_, a_RI)
         if parallel_state.get_tensor_model_parallel_world_size() > 1:
-            communicate = gather_from_sequence_parallel_region if self.sequence_parallel else copy_to_tensor_model_parallel_region
-            low = communicate(low)
-        return _added(output, low, b_OR, self.lora.scale), bias
+            low = self._over_ranks(low)
+        added = torch.addmm(output.flatten(0, -2), low.flatten(0, -2), b_OR.t(), alpha=self.lora.scale)
+        return added.view(output.shape), bias
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> Any:
-        """Megatron's, with the adapter's parts as what they are."""
-        state = super().sharded_state_dict(prefix, sharded_offsets, metadata)
-        return _with_adapter(state, self, self.lora, cut=("B", 0), prefix=prefix, offsets=sharded_offsets, metadata=metadata)
-
-
-class RowLinear(RowParallelLinear):
-    """Megatron's row-parallel layer, with an adapter where there is one."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.lora: Adapter | None = None
-
-    def forward(self, input_: torch.Tensor) -> Any:
-        """Returns the output, summed over the tensor-parallel ranks, and the bias."""
-        output, bias = super().forward(input_)
+        """Megatron's description of the tensors, but of an adapter's: it would take these for whole on every rank."""
+        layer: Any = super()
+        state = layer.sharded_state_dict(prefix, sharded_offsets, metadata)
         if self.lora is None:
-            return output, bias
-        a_RI, b_OR = self.lora.matrices()
-        low = F.linear(input_, a_RI)
-        if parallel_state.get_tensor_model_parallel_world_size() > 1:
-            is_split = self.sequence_parallel
-            communicate = reduce_scatter_to_sequence_parallel_region if is_split else reduce_from_tensor_model_parallel_region
-            low = communicate(low)
-        return _added(output, low, b_OR, self.lora.scale), bias
+            return state
+        own: Any = self
+        tensors, (matrix, axis) = self.lora.state_dict(prefix=PREFIX, keep_vars=True), self.CUT
+        axes = {name: axis for name in tensors if name.startswith(f"{PREFIX}{matrix}.")}
+        groups = {"tp_group": own.tp_group, "dp_cp_group": metadata["dp_cp_group"]}
+        whole = {key: entry for key, entry in state.items() if not key.startswith(prefix + PREFIX)}
+        return whole | make_sharded_tensors_for_checkpoint(tensors, prefix, axes, sharded_offsets, **groups)
 
-    def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> Any:
-        """Megatron's, with the adapter's parts as what they are."""
-        state = super().sharded_state_dict(prefix, sharded_offsets, metadata)
-        return _with_adapter(state, self, self.lora, cut=("A", 1), prefix=prefix, offsets=sharded_offsets, metadata=metadata)
+    def _over_ranks(self, low: torch.Tensor) -> torch.Tensor:
+        """The narrow products of all tensor-parallel ranks."""
+        raise NotImplementedError
 
 
-def _added(output: torch.Tensor, low: torch.Tensor, b_OR: torch.Tensor, scale: float) -> torch.Tensor:
-    """The layer's output with the adapter's, [T, 1, O]."""
-    return torch.addmm(output.flatten(0, -2), low.flatten(0, -2), b_OR.t(), alpha=scale).view(output.shape)
+class ColumnLinear(_Adapted, ColumnParallelLinear):  # type: ignore[misc]
+    """A column-parallel layer: all of A is on every rank, and a part of B's rows."""
+
+    CUT = ("B", 0)
+
+    def _over_ranks(self, low: torch.Tensor) -> torch.Tensor:
+        over = gather_from_sequence_parallel_region if self.sequence_parallel else copy_to_tensor_model_parallel_region
+        return over(low)
 
 
-def _with_adapter(
-    state: dict[str, Any],
-    layer: Any,
-    adapter: Adapter | None,
-    *,
-    cut: tuple[str, int],
-    prefix: str,
-    offsets: Any,
-    metadata: Any,
-) -> dict[str, Any]:
-    """Megatron's description of a layer's tensors, which takes everything but weight and bias for whole on every rank.
+class RowLinear(_Adapted, RowParallelLinear):  # type: ignore[misc]
+    """A row-parallel layer: a part of A's columns is on every rank, and all of B."""
 
-    `cut` names the matrix that is cut over tensor-parallel ranks, and the dimension.
-    """
-    if adapter is None:
-        return state
-    own = adapter.state_dict(prefix=PREFIX, keep_vars=True)
-    matrix, axis = cut
-    axes = {name: axis for name in own if name.startswith(f"{PREFIX}{matrix}.")}
-    groups = {"tp_group": layer.tp_group, "dp_cp_group": metadata["dp_cp_group"]}
-    whole = {key: entry for key, entry in state.items() if not key.startswith(prefix + PREFIX)}
-    return whole | make_sharded_tensors_for_checkpoint(own, prefix, axes, offsets, **groups)
+    CUT = ("A", 1)
+
+    def _over_ranks(self, low: torch.Tensor) -> torch.Tensor:
+        over = reduce_scatter_to_sequence_parallel_region if self.sequence_parallel else reduce_from_tensor_model_parallel_region
+        return over(low)
 
 
 def attach(model: torch.nn.Module, architecture: Architecture, config: LoraConfig, *, seed: int) -> None:
@@ -210,8 +191,7 @@ def _initialize(parameter: torch.nn.Parameter, mapping: names.Mapping, config: L
     if config.init is LoraInit.gaussian:
         whole.normal_(std=1.0 / config.rank, generator=generator)
     else:
-        bound = 1.0 / math.sqrt(whole.shape[1])
-        whole.uniform_(-bound, bound, generator=generator)
+        torch.nn.init.kaiming_uniform_(whole, a=math.sqrt(5.0), generator=generator)
     parameter.copy_(names.shard(mapping.layout, whole, parallel_state.get_tensor_model_parallel_rank(), size))
 
 

@@ -75,7 +75,7 @@ def write_adapter_payload(
         return payload
     folder.mkdir(parents=True, exist_ok=True)
     remove_versions(folder, before=version - KEPT_VERSIONS + 1)
-    kept = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors}
+    kept = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors}
     for name, tensor in kept.items():
         digest.update(name, tensor)
         payload.num_bytes += tensor.nbytes
@@ -92,7 +92,7 @@ def write_adapter(tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, 
     temporary = writing_place(folder)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    kept = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors}
+    kept = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors}
     save_file(kept, temporary / adapter.WEIGHTS, metadata={"format": "pt"})
     sync(temporary / adapter.WEIGHTS)
     (temporary / adapter.CONFIG).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")

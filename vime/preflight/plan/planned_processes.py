@@ -129,12 +129,8 @@ def _without_adapters(config: RunConfig) -> list[str]:
     """The memory that a trainer rank with adapters saves beside one that trains all weights."""
     if not config.trainer.lora.rank:
         return []
-    whole = replace(config, trainer=replace(config.trainer, lora=LoraConfig()))
-    saved = {
-        part: size - trainer_memory(config)[part]
-        for part, size in trainer_memory(whole).items()
-        if part not in ("weights", "working memory")
-    }
+    held, whole = trainer_memory(config), trainer_memory(replace(config, trainer=replace(config.trainer, lora=LoraConfig())))
+    saved = {part: whole[part] - held[part] for part in ("gradients", "optimizer", "reference", "activations")}
     return [f"adapters save each trainer rank {_sum({part: size for part, size in saved.items() if size > 0})}"]
 
 
