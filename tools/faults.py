@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -211,6 +212,7 @@ def _write_page(path: Path, page: Result, lines: str) -> None:
 def main() -> int:
     """Tries the cases one after another; results are written after each."""
     settle()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # started by nohup, the runs would ignore it, and one case sends it
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over the names of the cases")
     parser.add_argument("--json", type=Path)

@@ -23,11 +23,12 @@ import tempfile
 import time
 import traceback
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 TOOLS = Path(__file__).resolve().parent
-NAMES = ("logits", "head", "step", "checkpoint", "offload", "activations", "peak", "speed")
+NAMES = ("logits", "head", "step", "repeat", "checkpoint", "offload", "activations", "peak", "speed", "adapters")
 SECONDS = 480.0
 """Time after which no further check begins."""
 
@@ -38,11 +39,14 @@ def main() -> None:
     parser.add_argument("--wheels", type=Path, help="folder of wheels to import from; without it they must be installed")
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES), help="checks to run (all)")
-    parser.add_argument("--json", type=Path, help="file for machine and findings")
+    parser.add_argument(
+        "--json", type=Path, help="file for machine and findings; those of other checks on the same machine stay in it"
+    )
     parser.add_argument("--markdown", type=Path, help="page of machine and findings")
-    parser.add_argument("--one-step", nargs=2, type=Path, metavar=("MODEL", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--one-step", nargs=3, metavar=("MODEL", "FILE", "RANK"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the check `repeat` wants it, and cuBLAS reads it once
     if arguments.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     sys.path[:0] = [str(TOOLS.parent), str(TOOLS)]
@@ -52,17 +56,23 @@ def main() -> None:
             sys.path.insert(0, str(unpack(arguments.wheels, folder / "packages")))
         setting = prepare(arguments.device, folder)
         if arguments.one_step:
-            write_step(setting, *arguments.one_step)
+            model, file, rank = arguments.one_step
+            write_step(setting, Path(model), Path(file), int(rank))
             return
-        findings = run(setting, arguments.only)
-        from gpu_checks.finding import table, write_json, write_markdown
+        from gpu_checks.finding import read_json, table, write_json, write_markdown
 
         about = machine()
+        known = read_json(arguments.json, about) if arguments.json and arguments.json.exists() else []
+        findings = []
+        for found in run(setting, arguments.only):
+            findings += found
+            kept = [one for one in known if one.check not in arguments.only] + findings
+            kept.sort(key=lambda one: NAMES.index(one.check))
+            if arguments.json:
+                write_json(kept, about, arguments.json)
+            if arguments.markdown:
+                write_markdown(kept, about, arguments.markdown)
         sys.stdout.write(f"{about}\n{table(findings)}\n")
-        if arguments.json:
-            write_json(findings, about, arguments.json)
-        if arguments.markdown:
-            write_markdown(findings, about, arguments.markdown)
     num_failed = sum(not one.passed for one in findings)
     sys.stdout.write(f"{len(findings) - num_failed} of {len(findings)} findings are as they should be\n")
     sys.exit(1 if num_failed else 0)
@@ -98,17 +108,17 @@ def prepare(device: str, folder: Path) -> Any:
     return Setting(device=torch.device("cuda" if on_cuda else "cpu"), folder=folder, tiny=not on_cuda)
 
 
-def run(setting: Any, names: list[str]) -> list[Any]:
-    """The findings of all checks; those of a check that raises end with the reason."""
+def run(setting: Any, names: list[str]) -> Iterator[list[Any]]:
+    """The findings of each check; those of a check that raises end with the reason."""
     from gpu_checks import capacity, exactness
     from gpu_checks.finding import Finding, failed
 
-    findings: list[Finding] = []
     began = time.monotonic()
     for name in names:
+        findings: list[Finding] = []
         started = time.monotonic()
         if started - began > SECONDS:
-            findings.append(failed(name, f"not run: {SECONDS:.0f} s were over"))
+            yield [failed(name, f"not run: {SECONDS:.0f} s were over")]
             continue
         check = getattr(exactness if hasattr(exactness, name) else capacity, name)
         try:
@@ -118,15 +128,15 @@ def run(setting: Any, names: list[str]) -> list[Any]:
             findings.append(failed(name, f"{type(error).__name__}: {str(error)[:300]}"))
             exactness.release(setting)
         sys.stderr.write(f"{name}: {time.monotonic() - started:.0f} s\n")
-    return findings
+        yield findings
 
 
-def write_step(setting: Any, model: Path, file: Path) -> None:
-    """Metrics and weights after two updates on the CPU, for the comparison with a device."""
+def write_step(setting: Any, model: Path, file: Path, rank: int) -> None:
+    """Writes metrics and weights after two updates on the CPU, for the comparison with a device."""
     import torch
     from gpu_checks.exactness import take_step
 
-    metrics, changed = take_step(setting, model)
+    metrics, changed = take_step(setting, model, rank)
     torch.save({"metrics": metrics, "weights": changed}, file)
 
 
@@ -144,6 +154,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "megatron_core": megatron,
+        "allocator": os.environ.get("PYTORCH_ALLOC_CONF", "as it is"),
     }
 
 

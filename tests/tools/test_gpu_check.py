@@ -48,10 +48,12 @@ def test_all_checks_pass_on_the_cpu_without_those_packages(tmp_path: Path) -> No
         "logits",
         "head",
         "step",
+        "repeat",
         "checkpoint",
         "offload",
         "activations",
         "speed",
+        "adapters",
     }
     assert all(one["passed"] for one in written["findings"]) and written["machine"]["device"] == "CPU"
     assert "qwen3_moe bfloat16" in found.stdout
@@ -70,9 +72,19 @@ def test_a_check_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(exactness, "logits", broken)
     monkeypatch.setattr(exactness, "release", lambda setting: None)
     monkeypatch.setattr(capacity, "speed", lambda setting: [measured("speed", "two", 2.0, unit="tokens/s")])
-    findings = program["run"](None, ["logits", "speed"])
+    findings = [one for found in program["run"](None, ["logits", "speed"]) for one in found]
     assert [(one.check, one.passed) for one in findings] == [("logits", True), ("logits", False), ("speed", True)]
     assert "! logits" in table(findings) and "illegal memory access" in table(findings)
+
+
+def test_findings_of_another_machine_are_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(PROGRAM.parent))
+    from gpu_checks.finding import at_most, read_json, write_json
+
+    findings = [at_most("logits", "one", 0.5, 1.0)]
+    write_json(findings, {"device": "one"}, tmp_path / "findings.json")
+    assert read_json(tmp_path / "findings.json", {"device": "one"}) == findings
+    assert read_json(tmp_path / "findings.json", {"device": "other"}) == []
 
 
 def test_wheels_are_imported_from_a_folder(tmp_path: Path) -> None:

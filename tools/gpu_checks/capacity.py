@@ -11,13 +11,17 @@ from sample_lengths import PAPER, TINY
 from gpu_checks.exactness import engine, release
 from gpu_checks.finding import Finding, at_most, between, measured
 from gpu_checks.setting import Setting
-from vime.config import Precision, RunConfig
+from vime.config import LoraConfig, Precision, RunConfig
 from vime.memory.activations import activation_bytes
 from vime.memory.processes import GIB, TRAINER_RESERVE, trainer_memory
 from vime.model.size import BYTES
 from vime.trainer.packing import sequence_flops
 
 REPEATS = 3
+RANK = 16
+"""Rank of the adapters, as in the recipes `memagent_lora_…`."""
+WHOLE = {"Qwen2.5-7B": "qwen2", "Qwen3-8B": "qwen3"}
+"""Models that are trained whole by adapters on one device, with their families."""
 EQUAL = (3072, 1024)
 """Prompt and response of the sequences whose rate is measured."""
 
@@ -87,12 +91,53 @@ def speed(setting: Setting) -> Iterator[Finding]:
     yield from _moves(setting, trained)
     del trained
     release(setting)
+    trained = engine(_wide(setting, rank=RANK))
+    yield from _updates(setting, trained, lengths, rate, name=f"LoRA {RANK}, equal lengths")
+    del trained
+    release(setting)
     config = setting.config(setting.wide_experts(), precision=Precision.bfloat16)
     config.trainer.lr = 1e-6
     trained = engine(config)
     yield from _updates(setting, trained, lengths, rate, name="experts, equal lengths")
     del trained
     release(setting)
+
+
+def adapters(setting: Setting) -> Iterator[Finding]:
+    """Whole models by adapters on one device, recomputed, with a KL to the reference: memory beside the plan, speed, syncs."""
+    for name, family in WHOLE.items():
+        config = setting.config(
+            setting.whole_model(family), precision=Precision.bfloat16, recompute=True, lr=1e-5, lora=LoraConfig(rank=RANK)
+        )
+        config.algorithm.kl_coefficient = 0.001
+        trained = engine(config)
+        tokens = setting.max_tokens
+        lengths = [(tokens * 3 // 16, tokens // 16)] * 8
+        samples = setting.samples(lengths, vocabulary=config.model.vocab_size)
+        trained.train([samples], 0)
+        if setting.on_cuda:
+            torch.cuda.reset_peak_memory_stats()
+        results = [trained.train([samples], number) for number in range(1, REPEATS + 1)]
+        if setting.on_cuda:
+            found, planned = torch.cuda.max_memory_allocated(), sum(trainer_memory(config).values())
+            yield measured("adapters", f"{name}: planned", planned / GIB, unit="GiB")
+            yield between("adapters", f"{name}: allocated / planned", found / planned, 0.7, 1.05)
+        seconds = median(result["train/seconds"] for result in results)
+        yield measured("adapters", f"{name}: {len(lengths)} sequences", 2 * tokens / seconds, unit="tokens/s")
+        sizes = []
+        for way, export in (("merged weights", "export"), ("adapters", "export_adapter")):
+            for turn in ("first", "second"):
+                synchronize(setting)
+                started = time.perf_counter()
+                size = sum(tensor.nbytes for _, tensor in getattr(trained, export)())
+                synchronize(setting)
+                yield measured("adapters", f"{name}: {turn} export of {way}", time.perf_counter() - started, unit="s")
+            sizes.append(size)
+        limit = 1.0 if setting.tiny else 0.02
+        yield at_most("adapters", f"{name}: bytes of a sync by adapters", sizes[1] / sizes[0], limit, unit="of the weights'")
+        yield from _moves(setting, trained, check="adapters", name=f"{name}: ")
+        del trained
+        release(setting)
 
 
 def matrix_rate(setting: Setting) -> float:
@@ -124,25 +169,27 @@ def _updates(setting: Setting, trained: Any, lengths: Sequence[tuple[int, int]],
     tokens = sum(prompt + response for prompt, response in lengths)
     yield measured("speed", f"{name}: {len(lengths)} sequences", tokens / seconds, unit="tokens/s")
     yield measured("speed", f"{name}: useful tokens", 100 * results[-1]["train/useful_token_share"], unit="%")
-    yield measured("speed", f"{name}: of the matrix rate (MFU)", 100 * _flops(trained.config, lengths) / seconds / rate, unit="%")
+    if not trained.config.trainer.lora.rank:
+        share = _flops(trained.config, lengths) / seconds / rate
+        yield measured("speed", f"{name}: of the matrix rate (MFU)", 100 * share, unit="%")
     yield at_most("speed", f"{name}: loss", abs(results[-1]["train/loss"]), 1e3)
 
 
-def _moves(setting: Setting, trained: Any) -> Iterator[Finding]:
+def _moves(setting: Setting, trained: Any, *, check: str = "speed", name: str = "") -> Iterator[Finding]:
     """Seconds in which a rank's memory leaves the device and comes back; the first time host memory is page-locked for it."""
     if not setting.on_cuda:
         return
     before = torch.cuda.memory_allocated()
     for turn in ("first", "second"):
         seconds = []
-        for move in (lambda: trained.offload(weights=True), trained.onload):
+        for call in (lambda: trained.offload(weights=True), trained.onload):
             synchronize(setting)
             started = time.perf_counter()
-            move()
+            call()
             synchronize(setting)
             seconds.append(time.perf_counter() - started)
-        for name, one in zip(("offload", "onload"), seconds):
-            yield measured("speed", f"{turn} {name} of {before / GIB:.1f} GiB with gradients", one, unit="s")
+        for move, one in zip(("offload", "onload"), seconds):
+            yield measured(check, f"{name}{turn} {move} of {before / GIB:.1f} GiB with gradients", one, unit="s")
 
 
 def _flops(config: RunConfig, lengths: Sequence[tuple[int, int]]) -> float:
@@ -156,8 +203,9 @@ def _memagent(setting: Setting) -> list[tuple[int, int]]:
     return TINY["MemAgent"](2, 0) if setting.tiny else PAPER["MemAgent"](2, 0)
 
 
-def _wide(setting: Setting, *, recompute: bool = False) -> RunConfig:
-    config = setting.config(setting.wide_model(), precision=Precision.bfloat16, recompute=recompute)
+def _wide(setting: Setting, *, recompute: bool = False, rank: int = 0) -> RunConfig:
+    lora = LoraConfig(rank=rank)
+    config = setting.config(setting.wide_model(), precision=Precision.bfloat16, recompute=recompute, lora=lora)
     config.trainer.lr = 1e-6
     return config
 

@@ -12,11 +12,14 @@ import torch
 
 from gpu_checks.finding import Finding, at_most
 from gpu_checks.setting import FAMILIES, Setting
-from vime.config import Precision, RunConfig
+from vime.config import LoraConfig, Precision, RunConfig
 
 LENGTHS = [40, 33, 20, 12, 5]
 STEP_LENGTHS = [(20, 30), (31, 9), (5, 45), (12, 12), (40, 3)]
-STEPPED = ("qwen2", "qwen3_moe")
+STEPPED = {"qwen2": ("qwen2", 0), "qwen3_moe": ("qwen3_moe", 0), "qwen3, LoRA": ("qwen3", 4)}
+"""Cases of a step: the family, and the rank of its adapters, 0 for training of all weights."""
+SAVED = {"": 0, "LoRA: ": 4}
+"""Cases of a checkpoint and of offloading, with the rank of their adapters."""
 FLOAT32_TOLERANCE = 1e-4
 """A share of the largest logit; kernels that add in another order differ by about 1e-6 of it."""
 BFLOAT16_RATIO = 2.0
@@ -37,8 +40,9 @@ def engine(config: RunConfig) -> Any:
 
 
 def weights(trained: Any) -> dict[str, torch.Tensor]:
-    """Copies of the exported weights, on the CPU."""
-    return {name: tensor.detach().float().cpu().clone() for name, tensor in trained.export()}
+    """Copies of the exported weights, with the adapters' if there are any, on the CPU."""
+    tensors = [*trained.export(), *(trained.export_adapter() if trained.config.trainer.lora.rank else [])]
+    return {name: tensor.detach().float().cpu().clone() for name, tensor in tensors}
 
 
 def logits(setting: Setting) -> Iterator[Finding]:
@@ -85,27 +89,27 @@ def head(setting: Setting) -> Iterator[Finding]:
 
 def step(setting: Setting) -> Iterator[Finding]:
     """Two updates with a KL to the reference, here and in a process without the device."""
-    for family in STEPPED:
+    for label, (family, rank) in STEPPED.items():
         folder = setting.small_model(family)
         path = setting.folder / f"{family}.pt"
         program = Path(__file__).resolve().parent.parent / "gpu_check.py"
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, str(program), "--device", "cpu", "--one-step", str(folder), str(path)]
+        command = [sys.executable, str(program), "--device", "cpu", "--one-step", str(folder), str(path), str(rank)]
         found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert found.returncode == 0, f"the step on the CPU failed: {found.stderr[-2000:]}"
         expected = torch.load(path, weights_only=True)
-        metrics, changed = take_step(setting, folder)
+        metrics, changed = take_step(setting, folder, rank)
         for name in ("train/loss", "train/grad_norm", "train/kl", "train/entropy"):
             difference = abs(metrics[name] - expected["metrics"][name]) / max(abs(expected["metrics"][name]), 1e-3)
-            yield at_most("step", f"{family}: {name}", difference, STEP_TOLERANCE, unit="relative difference")
+            yield at_most("step", f"{label}: {name}", difference, STEP_TOLERANCE, unit="relative difference")
         differing = [(changed[name] - tensor).abs() > 1e-4 for name, tensor in expected["weights"].items()]
         share = sum(int(part.sum()) for part in differing) / sum(part.numel() for part in differing)
-        yield at_most("step", f"{family}: weights that differ by more than 1e-4", share, DIFFERING_SHARE, unit="share")
+        yield at_most("step", f"{label}: weights that differ by more than 1e-4", share, DIFFERING_SHARE, unit="share")
 
 
-def take_step(setting: Setting, folder: Path) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
-    """Metrics of the second of two updates, and the weights after it."""
-    config = setting.config(folder)
+def take_step(setting: Setting, folder: Path, rank: int) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    """Metrics of the second of two updates of all weights, or of adapters of a rank, and the weights after it."""
+    config = setting.config(folder, lora=LoraConfig(rank=rank))
     config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
     samples = setting.samples(STEP_LENGTHS, vocabulary=config.model.vocab_size)
     trained = engine(config)
@@ -113,38 +117,67 @@ def take_step(setting: Setting, folder: Path) -> tuple[dict[str, float], dict[st
     return trained.train([samples], 1), weights(trained)
 
 
+def repeat(setting: Setting) -> Iterator[Finding]:
+    """Two updates, twice from the same weights, with the settings of `deterministic=true`: bit for bit the same."""
+    for label, (family, rank) in STEPPED.items():
+        config = setting.config(setting.small_model(family), precision=Precision.bfloat16, lora=LoraConfig(rank=rank))
+        samples = setting.samples(STEP_LENGTHS, vocabulary=config.model.vocab_size)
+        found: list[dict[str, torch.Tensor]] = []
+        torch.use_deterministic_algorithms(True)
+        try:
+            for _ in range(2):
+                trained = engine(config)
+                for step in range(2):
+                    trained.train([samples], step)
+                found.append(weights(trained))
+                del trained
+                release(setting)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        yield at_most("repeat", f"{label}: weights that differ", _differing(*found), 0, unit="values")
+
+
 def checkpoint(setting: Setting) -> Iterator[Finding]:
     """A save, an update, and the save loaded again: weights as they were, and the same update from there."""
-    config = setting.config(setting.small_model("qwen3"), precision=Precision.bfloat16)
-    samples = setting.samples(STEP_LENGTHS, vocabulary=config.model.vocab_size)
-    trained = engine(config)
-    trained.train([samples], 0)
-    saved = weights(trained)
-    trained.save(setting.folder / "checkpoint")
-    first = trained.train([samples], 1)["train/loss"]
-    trained.load(setting.folder / "checkpoint")
-    yield at_most("checkpoint", "weights that differ after loading", _differing(saved, weights(trained)), 0, unit="values")
-    again = trained.train([samples], 1)["train/loss"]
-    yield at_most("checkpoint", "loss of the update after it", abs(first - again), 1e-6, unit="difference")
+    for label, rank in SAVED.items():
+        config, samples = _saved_case(setting, rank)
+        trained = engine(config)
+        trained.train([samples], 0)
+        saved = weights(trained)
+        trained.save(setting.folder / f"checkpoint_{rank}")
+        first = trained.train([samples], 1)["train/loss"]
+        trained.load(setting.folder / f"checkpoint_{rank}")
+        differing = _differing(saved, weights(trained))
+        yield at_most("checkpoint", f"{label}weights that differ after loading", differing, 0, unit="values")
+        again = trained.train([samples], 1)["train/loss"]
+        yield at_most("checkpoint", f"{label}loss of the update after it", abs(first - again), 1e-6, unit="difference")
 
 
 def offload(setting: Setting) -> Iterator[Finding]:
     """Optimizer, gradients and weights away from the device and back: all as before, and training goes on."""
-    config = setting.config(setting.small_model("qwen3"), precision=Precision.bfloat16)
-    samples = setting.samples(STEP_LENGTHS, vocabulary=config.model.vocab_size)
-    workspaces = torch.cuda.memory_allocated() if setting.on_cuda else 0  # of cuBLAS, which stay
-    trained = engine(config)
-    trained.train([samples], 0)
-    before = weights(trained)
-    held = torch.cuda.memory_allocated() - workspaces if setting.on_cuda else 0
-    trained.offload(weights=True)
-    if setting.on_cuda:
-        left = (torch.cuda.memory_allocated() - workspaces) / held
-        yield at_most("offload", "memory still allocated", left, 0.5, unit="share")
-    trained.onload()
-    yield at_most("offload", "weights that differ afterwards", _differing(before, weights(trained)), 0, unit="values")
-    loss = trained.train([samples], 1)["train/loss"]
-    yield at_most("offload", "loss of the update after it", abs(loss), 1e3)
+    for label, rank in SAVED.items():
+        config, samples = _saved_case(setting, rank)
+        release(setting)
+        workspaces = torch.cuda.memory_allocated() if setting.on_cuda else 0  # of cuBLAS, which stay
+        trained = engine(config)
+        trained.train([samples], 0)
+        before = weights(trained)
+        held = torch.cuda.memory_allocated() - workspaces if setting.on_cuda else 0
+        trained.offload(weights=True)
+        if setting.on_cuda:
+            left = (torch.cuda.memory_allocated() - workspaces) / held
+            yield at_most("offload", f"{label}memory still allocated", left, 0.5, unit="share")
+        trained.onload()
+        differing = _differing(before, weights(trained))
+        yield at_most("offload", f"{label}weights that differ afterwards", differing, 0, unit="values")
+        loss = trained.train([samples], 1)["train/loss"]
+        yield at_most("offload", f"{label}loss of the update after it", abs(loss), 1e3)
+        del trained
+
+
+def _saved_case(setting: Setting, rank: int) -> tuple[RunConfig, list[Any]]:
+    config = setting.config(setting.small_model("qwen3"), precision=Precision.bfloat16, lora=LoraConfig(rank=rank))
+    return config, setting.samples(STEP_LENGTHS, vocabulary=config.model.vocab_size)
 
 
 def _sequences(vocabulary: int) -> list[torch.Tensor]:

@@ -76,6 +76,12 @@ def write_markdown(findings: Sequence[Finding], machine: dict[str, Any], path: P
     path.write_text("\n".join(lines) + "\n")
 
 
+def read_json(path: Path, machine: dict[str, Any]) -> list[Finding]:
+    """The findings in a file, none if they are another machine's."""
+    content = json.loads(path.read_text())
+    return [Finding(**one) for one in content["findings"]] if content["machine"] == machine else []
+
+
 def write_json(findings: Sequence[Finding], machine: dict[str, Any], path: Path) -> None:
     """The machine and all findings."""
     path.parent.mkdir(parents=True, exist_ok=True)

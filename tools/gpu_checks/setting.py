@@ -35,6 +35,19 @@ QWEN_7B = {
     "max_position_embeddings": 32768,
 }
 """Qwen2.5-7B's layers and vocabulary, with just enough layers to show a rate."""
+WHOLE = {
+    "qwen2": QWEN_7B | {"num_hidden_layers": 28},
+    "qwen3": {
+        "num_hidden_layers": 36,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+    },
+}
+"""Qwen2.5-7B and Qwen3-8B."""
 QWEN_30B_A3B = {
     "num_hidden_layers": 2,
     "hidden_size": 2048,
@@ -88,6 +101,17 @@ class Setting:
             self.made["wide"] = _write_model(self.folder / "wide", "qwen2", shape, device=device, dtype=torch.bfloat16)
         return self.made["wide"]
 
+    def whole_model(self, family: str) -> Path:
+        """Folder of a random Qwen2.5-7B (`qwen2`) or Qwen3-8B (`qwen3`), in bfloat16; a small one in a test."""
+        if self.tiny:
+            return self.small_model(family)
+        name, device = f"whole_{family}", str(self.device)
+        if name not in self.made:
+            self.made[name] = _write_model(
+                self.folder / name, family, WHOLE[family], device=device, dtype=torch.bfloat16, head_dim=128
+            )
+        return self.made[name]
+
     def wide_experts(self) -> Path:
         """Folder of a random Qwen3-MoE with Qwen3-30B-A3B's layers, in bfloat16; small ones in a test."""
         if "wide experts" not in self.made:
@@ -140,13 +164,14 @@ def _write_model(
     device: str,
     dtype: torch.dtype,
     experts: dict[str, Any] = EXPERTS,
+    head_dim: int = 32,
 ) -> Path:
     import transformers
 
     torch.manual_seed(0)
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "qwen2": (transformers.Qwen2Config, {"rope_theta": 50000.0}),
-        "qwen3": (transformers.Qwen3Config, {"head_dim": 32}),
+        "qwen3": (transformers.Qwen3Config, {"head_dim": head_dim}),
         "llama": (transformers.LlamaConfig, {"rope_scaling": {"rope_type": "llama3", **LLAMA_ROPE}}),
         "qwen3_moe": (transformers.Qwen3MoeConfig, dict(experts)),
     }

@@ -100,6 +100,8 @@ class _Adapted:
         low = F.linear(input_, a_RI)
         if parallel_state.get_tensor_model_parallel_world_size() > 1:
             low = self._over_ranks(low)
+        if not output._is_view():  # Megatron's reduction on one rank returns a view
+            return _AddProduct.apply(output, low, b_OR, self.lora.scale), bias
         added = torch.addmm(output.flatten(0, -2), low.flatten(0, -2), b_OR.t(), alpha=self.lora.scale)
         return added.view(output.shape), bias
 
@@ -119,6 +121,26 @@ class _Adapted:
     def _over_ranks(self, low: torch.Tensor) -> torch.Tensor:
         """The narrow products of all tensor-parallel ranks."""
         raise NotImplementedError
+
+
+class _AddProduct(torch.autograd.Function):
+    """Adds `scale · low · Bᵀ` to the output [..., O] in place, which `torch.addmm` would copy first: nothing here is wider."""
+
+    @staticmethod
+    def forward(context: Any, output: torch.Tensor, low: torch.Tensor, b_OR: torch.Tensor, scale: float) -> torch.Tensor:
+        context.save_for_backward(low, b_OR)
+        context.scale = scale
+        context.mark_dirty(output)
+        output.view(-1, output.shape[-1]).addmm_(low.flatten(0, -2), b_OR.t(), alpha=scale)
+        return output
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        low, b_OR = context.saved_tensors
+        (gradient,) = gradients
+        of_low = torch.matmul(gradient, b_OR).mul_(context.scale)
+        of_b = torch.mm(gradient.flatten(0, -2).t(), low.flatten(0, -2)).mul_(context.scale)
+        return gradient, of_low, of_b, None
 
 
 class ColumnLinear(_Adapted, ColumnParallelLinear):  # type: ignore[misc]
