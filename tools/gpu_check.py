@@ -4,8 +4,9 @@
     python tools/gpu_check.py --device cpu                      # the same at tiny size, as the tests do
 
 Checks logits beside Hugging Face's for four families in float32 and bfloat16, the head beside float64, optimizer steps beside the
-CPU's in float32, checkpoints, offloading, activations and peak memory beside the plan's estimate, and the rate of Qwen2.5-7B's
-layers on equal and on MemAgent's lengths and of Qwen3-30B-A3B's. Needs Python 3.12, PyTorch 2.11 or later and transformers; no
+CPU's in float32, two runs of it bit for bit, checkpoints, offloading, activations and peak memory beside the plan's estimate,
+the rate of Qwen2.5-7B's layers on equal and on MemAgent's lengths and of Qwen3-30B-A3B's, and all of Qwen2.5-7B and Qwen3-8B by
+adapters. Needs Python 3.12, PyTorch 2.11 or later and transformers; no
 Ray, vLLM, Hydra, OmegaConf or network. Two wheels are needed, megatron-core (2.6 MB) and psutil (0.2 MB), without which Megatron
 writes no checkpoint:
 
@@ -66,8 +67,8 @@ def main() -> None:
         findings = []
         for found in run(setting, arguments.only):
             findings += found
-            kept = [one for one in known if one.check not in arguments.only] + findings
-            kept.sort(key=lambda one: NAMES.index(one.check))
+            again = {one.check for one in findings}
+            kept = sorted([one for one in known if one.check not in again] + findings, key=lambda one: NAMES.index(one.check))
             if arguments.json:
                 write_json(kept, about, arguments.json)
             if arguments.markdown:

@@ -17,7 +17,8 @@ from vime.memory.processes import GIB, TRAINER_RESERVE, trainer_memory
 from vime.model.size import BYTES
 from vime.trainer.packing import sequence_flops
 
-REPEATS = 3
+WARM_UP, REPEATS = 4, 3
+"""Updates before the timed ones, in which kernels are compiled and the allocator learns the sizes, and timed ones."""
 RANK = 16
 """Rank of the adapters, as in the recipes `memagent_lora_…`."""
 WHOLE = {"Qwen2.5-7B": "qwen2", "Qwen3-8B": "qwen3"}
@@ -163,8 +164,7 @@ def synchronize(setting: Setting) -> None:
 
 def _updates(setting: Setting, trained: Any, lengths: Sequence[tuple[int, int]], rate: float, *, name: str) -> Iterator[Finding]:
     samples = setting.samples(lengths, vocabulary=trained.config.model.vocab_size)
-    trained.train([samples], 0)
-    results = [trained.train([samples], number) for number in range(1, REPEATS + 1)]
+    results = [trained.train([samples], number) for number in range(WARM_UP + REPEATS)][WARM_UP:]
     seconds = median(result["train/seconds"] for result in results)
     tokens = sum(prompt + response for prompt, response in lengths)
     yield measured("speed", f"{name}: {len(lengths)} sequences", tokens / seconds, unit="tokens/s")
