@@ -5,7 +5,7 @@ Evaluation before and after uses the same servers and sampling, so that the tabl
 
 import asyncio
 import logging
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,8 @@ from vime.preflight.compose import Composed
 from vime.run_checkpoints import newest_driver
 from vime.run_output import RunOutput
 from vime.step_clock import StepClock
-from vime.system import Training, evaluation, supervised, training
+from vime.system import Training, evaluation, supervised, training, training_adapters
+from vime.tasks import together
 from vime.trainer.group import TrainerGroup, Update
 from vime.trainer.learner import Learner
 from vime.trainer.metrics import SKIPPED, of_batch, of_update
@@ -39,7 +40,13 @@ MAX_EMPTY_STEPS = 2
 
 
 def train(composed: Composed) -> None:
-    """Trains, with evaluation before and after; `algorithm=sft` learns from demonstrations instead."""
+    """Trains, with evaluation before and after; `algorithm=sft` learns from demonstrations instead.
+
+    Several adapters (`adapters`) train side by side, each as in a run of its own, in a folder of its own.
+    """
+    if composed.config.adapters:
+        run(composed, partial(_train_adapters, composed))
+        return
     if composed.config.algorithm.name is AlgorithmName.sft:
         run(composed, _train_supervised)
         return
@@ -71,40 +78,67 @@ async def _evaluate(output: RunOutput) -> None:
 
 
 async def _train(source: Any, output: RunOutput) -> None:
-    config, console = output.config, output.console
+    _check_source(source, output)
+    console = output.console
+    async with training(output.config, output.directory.path, say=console.say, warn=console.warn) as system:
+        await _learn(source, output, system)
+    output.finish()
+
+
+async def _train_adapters(composed: Composed, output: RunOutput) -> None:
+    """Trains adapters side by side; the `output` of the whole run says what starts and how it ends."""
+    sources = {name: load_hook(config.data.source)(config) for name, config in composed.config.adapters.items()}
+    with ExitStack() as stack:
+        outputs: dict[str, RunOutput] = {}
+        for name, config in composed.config.adapters.items():
+            own = RunOutput.open(replace(composed, config=config), label=name)
+            outputs[name] = stack.enter_context(own)
+            _check_source(sources[name], outputs[name])
+        say, warn = output.console.say, output.console.warn
+        async with training_adapters(composed.config, output.directory.path, say=say, warn=warn) as systems:
+            await together(_learn(sources[name], outputs[name], system) for name, system in systems.items())
+        for each in outputs.values():
+            each.finish()
+
+
+def _check_source(source: Any, output: RunOutput) -> None:
+    """Raises `ConfigError` if the prompts are not those of the run that is resumed, or are those of its evaluation."""
     if isinstance(source, RowSource) and (state := _saved(output)) is not None:
         source.check(state["source"])
     if hasattr(source, "prompts"):  # a stream without an end has none
-        check_overlap(config, source.prompts(), output.prompts)
-    async with training(config, output.directory.path, say=console.say, warn=console.warn) as system:
-        first_step, state = await resume(output, system)
-        if state is not None:
-            source.load(state["source"])
-        journal = _open_journal(output, first_step)
-        await system.sync(first_step)
-        console.first_sync(await system.compared())
-        evaluator = output.evaluator(system.agents.workers)
-        if first_step == 0 and config.evaluation.before is Before.full:
-            await output.evaluate_before(evaluator)
-        buffer = state["buffer"] if state is not None else None
-        batches = RolloutBatches(
-            config, source, system.agents.workers, journal=journal, state=buffer, version=first_step, bar=console.rollouts
-        )
-        try:
-            for step in range(first_step, config.trainer.num_steps):
-                batches.begin(step, num_left=config.trainer.num_steps - step)
-                _evaluate_during(output, system, evaluator, step)
-                await train_step(output, system, batches, step)
-                await save_if_due(output, system, batches, step + 1)
-        finally:
-            await system.pin.cancel()
-            await batches.stop()
-        await system.compared()
-        if TRAINED in config.evaluation.rows:
-            await output.evaluate(evaluator, TRAINED, version=config.trainer.num_steps)
-        async with system.trainer_awake() as trainer:
-            await _save_model(output, trainer)
-    output.finish()
+        check_overlap(output.config, source.prompts(), output.prompts)
+
+
+async def _learn(source: Any, output: RunOutput, system: Training) -> None:
+    """All steps of a policy, with evaluations, checkpoints and the trained model."""
+    config, console = output.config, output.console
+    first_step, state = await resume(output, system)
+    if state is not None:
+        source.load(state["source"])
+    journal = _open_journal(output, first_step)
+    await system.sync(first_step)
+    console.first_sync(await system.compared())
+    evaluator = output.evaluator(system.agents.workers)
+    if first_step == 0 and config.evaluation.before is Before.full:
+        await output.evaluate_before(evaluator)
+    buffer = state["buffer"] if state is not None else None
+    batches = RolloutBatches(
+        config, source, system.agents.workers, journal=journal, state=buffer, version=first_step, bar=console.rollouts
+    )
+    try:
+        for step in range(first_step, config.trainer.num_steps):
+            batches.begin(step, num_left=config.trainer.num_steps - step)
+            _evaluate_during(output, system, evaluator, step)
+            await train_step(output, system, batches, step)
+            await save_if_due(output, system, batches, step + 1)
+    finally:
+        await system.pin.cancel()
+        await batches.stop()
+    await system.compared()
+    if TRAINED in config.evaluation.rows:
+        await output.evaluate(evaluator, TRAINED, version=config.trainer.num_steps)
+    async with system.trainer_awake() as trainer:
+        await _save_model(output, trainer)
 
 
 async def _train_supervised(output: RunOutput) -> None:

@@ -40,14 +40,14 @@ logger = logging.getLogger(__name__)
 class RunOutput:
     """The side of a run that people see: its folder, display, report and scores."""
 
-    def __init__(self, composed: Composed, directory: RunDirectory, prompts: dict[str, list[Prompt]]) -> None:
+    def __init__(self, composed: Composed, directory: RunDirectory, prompts: dict[str, list[Prompt]], *, label: str = "") -> None:
         self.config = composed.config
         self._overrides = composed.overrides
         self.directory = directory
         self.prompts = prompts
         """The items of the evaluation, by the name of their set."""
         self._recorder = Recorder(composed.config.logger.rollouts)
-        self.console = Console(num_steps=composed.config.trainer.num_steps)
+        self.console = Console(num_steps=composed.config.trainer.num_steps, label=label)
         self._metrics = MetricsWriter(directory.path / "metrics.jsonl")
         settings = composed.config.logger
         trace = directory.path / "trace.json" if settings.trace_share else None
@@ -67,24 +67,24 @@ class RunOutput:
 
     @classmethod
     @contextmanager
-    def open(cls, composed: Composed) -> Iterator["RunOutput"]:
-        """Creates the run folder, or opens it again for `resume=true`.
+    def open(cls, composed: Composed, *, label: str = "") -> Iterator["RunOutput"]:
+        """Creates the run folder, or opens it again for `resume=true`; the `label` stands before its lines on the screen.
 
         Raises `ConfigError` if another run writes there, or if the evaluation that would go on was begun under other settings.
         """
-        prompts = _load_prompts(composed.config)
-        with held(Path(str(composed.config.output_dir)).absolute()), cls._opened(composed, prompts) as output:
+        prompts = _load_prompts(composed.config) if not composed.config.adapters else {}  # each adapter has its own
+        with held(Path(str(composed.config.output_dir)).absolute()), cls._opened(composed, prompts, label) as output:
             yield output
 
     @classmethod
     @contextmanager
-    def _opened(cls, composed: Composed, prompts: dict[str, list[Prompt]]) -> Iterator["RunOutput"]:
+    def _opened(cls, composed: Composed, prompts: dict[str, list[Prompt]], label: str) -> Iterator["RunOutput"]:
         if composed.config.resume and prompts:
             folder = RunDirectory(str(composed.config.output_dir)).evaluation
             check_same(folder, protocol_of(composed.config, prompts))
         directory = RunDirectory.create(composed.config, composed.overrides)
         forget_ending(directory.path)
-        output = cls(composed, directory, prompts)
+        output = cls(composed, directory, prompts, label=label)
         output._recorder = _recorder(composed.config, directory)
         output.console.header(composed.config, directory.path)
         with output._tracker, output.console:

@@ -1,17 +1,19 @@
 """Parts of a run beside its driver: agents that generate, a learner that trains, or both and the way of the weights between.
 
-    reinforcement learning   training(…)    -> Training
-    supervised training      supervised(…)  -> Learner
-    evaluation               evaluation(…)  -> Agents
+    reinforcement learning   training(…)            -> Training
+    of several adapters      training_adapters(…)   -> a Training for each
+    supervised training      supervised(…)          -> Learner
+    evaluation               evaluation(…)          -> Agents
 
 Each is an async context manager; everything that it started is stopped at its end, even after an error or Ctrl-C.
 """
 
+import asyncio
 import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,11 +25,12 @@ from vime.runtime import Runtime, running
 from vime.serving.programs import SERVER
 from vime.sync.colocation import Colocation
 from vime.sync.delivery import WeightDelivery
-from vime.tasks import together
+from vime.tasks import stop_within, together
 from vime.trainer.group import RANK, TrainerGroup
 from vime.trainer.learner import Learner
+from vime.weights.payload import WeightPayload
 from vime.weights.policy import Policy
-from vime.workers.agents import Agents, launched
+from vime.workers.agents import STOP_SECONDS, Agents, launched, served
 from vime.workers.ray_worker import WORKER
 
 logger = logging.getLogger(__name__)
@@ -39,15 +42,25 @@ class Training(Learner):
     """A learner whose every version of the weights goes to the servers of its agents."""
 
     def __init__(
-        self, config: RunConfig, run_dir: Path, runtime: Runtime, agents: Agents, policy: Policy, *, say: Say, warn: Say
+        self,
+        config: RunConfig,
+        run_dir: Path,
+        trainer: TrainerGroup,
+        agents: Agents,
+        policy: Policy,
+        *,
+        say: Say,
+        warn: Say,
+        lock: asyncio.Lock | None = None,
     ) -> None:
-        super().__init__(config, run_dir, runtime.run_id, runtime.nodes, warn=warn, spare=runtime.spare)
+        """The `lock` is the trainer's, where several policies use it."""
+        super().__init__(config, run_dir, trainer, warn=warn)
         self.agents, self.policy = agents, policy
         self.usage = agents.workers.usage
         self.pin = Pin()
         """An evaluation that runs beside the generation: a sync waits for it."""
         self._config, self._say = config, say
-        self._colocation = Colocation(agents.serving, self.trainer, shared=takes_turns(config))
+        self._colocation = Colocation(agents.serving, self.trainer, shared=takes_turns(config), lock=lock)
         self._delivery = WeightDelivery(config, agents.serving, self.trainer, self._colocation, policy)
 
     def watch(self) -> None:
@@ -133,8 +146,8 @@ async def supervised(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = 
     """A learner without agents."""
     async with running(config, say=say) as runtime:
         await runtime.spare.end(SERVER, WORKER)
-        async with Learner(config, run_dir, runtime.run_id, runtime.nodes, warn=warn, spare=runtime.spare) as learner:
-            await learner.start()
+        async with trained(config, run_dir, runtime) as trainer, Learner(config, run_dir, trainer, warn=warn) as learner:
+            await trainer.loaded()
             yield learner
 
 
@@ -145,14 +158,51 @@ async def training(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = lo
     async with (
         running(config, say=say) as runtime,
         launched(config, run_dir, runtime, policy=policy) as agents,
-        Training(config, run_dir, runtime, agents, policy, say=say, warn=warn) as system,
+        trained(config, run_dir, runtime) as trainer,
+        Training(config, run_dir, trainer, agents, policy, say=say, warn=warn) as system,
     ):
         if takes_turns(config):
             await agents.ready(say)
             await agents.serving.sleep(keep_weights=False)
-            await system.start()
+            await trainer.loaded()
         else:
-            await together([agents.ready(say), system.start()])
+            await together([agents.ready(say), trainer.loaded()])
         system.watch()
         say("bringing the trainer's weights to the servers")
         yield system
+
+
+@asynccontextmanager
+async def training_adapters(
+    config: RunConfig, run_dir: Path, *, say: Say, warn: Say = logger.warning
+) -> AsyncIterator[dict[str, Training]]:
+    """A `Training` for each of several adapters, by name: workers of their own, with the same trainer ranks and servers."""
+    payloads: dict[str, WeightPayload] = {}
+    lock = asyncio.Lock()
+    async with AsyncExitStack() as stack:
+        runtime = await stack.enter_async_context(running(config, say=say))
+        shared = await stack.enter_async_context(served(config, run_dir, runtime, policy=Policy(payloads=payloads)))
+        trainer = await stack.enter_async_context(trained(config, run_dir, runtime))
+        systems: dict[str, Training] = {}
+        for name, own in config.adapters.items():
+            folder, policy = Path(str(own.output_dir)), Policy(payloads=payloads)
+            serving = shared.of(name, own.serving.models)
+            agents = await stack.enter_async_context(launched(own, folder, runtime, policy=policy, serving=serving))
+            system = Training(own, folder, trainer.of(name), agents, policy, say=say, warn=warn, lock=lock)
+            systems[name] = await stack.enter_async_context(system)
+        await together([shared.ready(say), trainer.loaded(), *[system.agents.ready(say) for system in systems.values()]])
+        next(iter(systems.values())).agents.watches.add(shared.watch())
+        for system in systems.values():
+            system.watch()
+        say("bringing the trainer's adapters to the servers")
+        yield systems
+
+
+@asynccontextmanager
+async def trained(config: RunConfig, run_dir: Path, runtime: Runtime) -> AsyncIterator[TrainerGroup]:
+    """The trainer's ranks, which `loaded` starts, and which are stopped at the end of the block."""
+    trainer = TrainerGroup(config, run_dir, runtime.run_id, runtime.nodes, spare=runtime.spare)
+    try:
+        yield trainer
+    finally:
+        await stop_within(trainer, seconds=STOP_SECONDS)

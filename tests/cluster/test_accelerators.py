@@ -118,6 +118,6 @@ def test_an_actor_at_a_place_without_gpus_sees_none_of_those_that_are_there():
 def test_a_trainer_on_gpus_does_not_train_on_the_cores_where_there_are_none():
     config = config_of("+method=memagent", "cluster=one_gpu")
     config.output_dir = None  # a rank sends its process's output there, and this one is the tests'
-    rank = TrainerRank(config, 0)
+    rank = TrainerRank({"actor": config}, 0)
     with pytest.raises(ConfigError, match=r"torch .* finds no GPU on 127\.0\.0\.1: the CPU build"):
         rank.init("127.0.0.1:1")

@@ -26,20 +26,21 @@ from vime.weights.policy import Policy
 
 RANK, ALPHA = 3, 8.0
 TARGETS = [LoraTarget.q_proj, LoraTarget.v_proj, LoraTarget.o_proj, LoraTarget.up_proj, LoraTarget.down_proj]
-EXPERT = "expert"
+EXPERT, OTHER = "expert", "other"
 PROMPT = list(range(3, 70))
 
 
 class AdapterTrainer:
     """Stand-in for the trainer: PEFT's model, whose adapter takes large random steps."""
 
-    def __init__(self, checkpoint: Path, folder: Path) -> None:
+    def __init__(self, checkpoint: Path, folder: Path, name: str) -> None:
         import peft
         from transformers import AutoModelForCausalLM
 
         base = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
         targets = [target.value for target in TARGETS]
-        torch.manual_seed(0)
+        torch.manual_seed(sum(name.encode()))
+        self.name = name
         self.model: Any = peft.get_peft_model(base, peft.LoraConfig(r=RANK, lora_alpha=int(ALPHA), target_modules=targets))
         self.model.eval()
         self._folder, self._base, self.version = folder, str(checkpoint), 0
@@ -59,11 +60,11 @@ class AdapterTrainer:
         tensors, digest = get_peft_model_state_dict(self.model), WeightDigest()
         for name, tensor in tensors.items():
             digest.update(name, tensor)
-        own = self._folder / f"actor-v{version}-adapter"
+        own = self._folder / f"{self.name}-v{version}-adapter"
         description = adapter.describe(LoraConfig(rank=RANK, alpha=ALPHA, targets=TARGETS), base=self._base)
         write_adapter(tensors.items(), folder=own, description=description)
         file = str(own / adapter.WEIGHTS)
-        return WeightPayload(version=version, files=[file], num_tensors=len(tensors), digest=digest.hexdigest())
+        return WeightPayload(version=version, adapter=self.name, files=[file], num_tensors=len(tensors), digest=digest.hexdigest())
 
     def logprobs(self, tokens: list[int], count: int) -> list[float]:
         """Of the last tokens."""
@@ -88,11 +89,13 @@ class Begun:
 
 
 class Stack:
-    """The server, its trainer and the way of the weights."""
+    """The server, the trainer of one of its adapters, and the way of the weights."""
 
     def __init__(self, config: Any, serving: Serving, trainer: AdapterTrainer, policy: Policy) -> None:
         self.config, self.serving, self.trainer = config, serving, trainer
         self._policy = policy
+        self.other: Any = None
+        """The same server with the other adapter."""
 
     def open(self) -> None:
         trainer: Any = self.trainer
@@ -129,16 +132,20 @@ def stack(
     config, policy = make_serving_config(checkpoints["tied"]), Policy()
     config.trainer.lora = LoraConfig(rank=RANK, alpha=ALPHA, targets=TARGETS)
     config.serving.lora = LoraDelivery.adapter
+    config.adapters = dict.fromkeys(("actor", OTHER), replace(config))
     folder = tmp_path_factory.mktemp("adapter")
     config.serving.models[EXPERT] = replace(config.serving.models["actor"], trained=False, adapter=str(folder / EXPERT))
     serving = Serving(config, folder, uuid.uuid4().hex[:8], policy=policy, awaits_weights=True)
-    made = Stack(config, serving, AdapterTrainer(checkpoints["tied"], serving.payload_folder), policy)
+    made = Stack(config, serving, AdapterTrainer(checkpoints["tied"], serving.payload_folder, "actor"), policy)
     made.trainer.step()
     made.trainer.model.save_pretrained(folder / EXPERT)
     serving.start()
     try:
         asyncio.run(serving.ready())
         made.open()
+        shared, trainer = serving.of(OTHER, ["actor"]), AdapterTrainer(checkpoints["tied"], serving.payload_folder, OTHER)
+        made.other = Stack(config, shared, trainer, Policy(payloads=policy.payloads))
+        made.other.open()
         yield made
     finally:
         asyncio.run(serving.stop())
@@ -217,3 +224,17 @@ async def test_a_frozen_model_computes_with_the_adapter_of_a_folder(stack: Stack
     reference.model = PeftModel.from_pretrained(base, expert.adapter)
     expected = reference.logprobs([*PROMPT, *turn.output_ids], len(turn.output_ids))
     assert list(turn.logprobs) == pytest.approx(expected, abs=1e-4)
+
+
+async def test_two_adapters_are_each_right_beside_the_others(stack: Stack):
+    both = (stack, stack.other)
+    for each in both:
+        each.trainer.step()
+        await each.sync()
+    for mine in both * 2:
+        async with asyncio.TaskGroup() as group:
+            samples = [(each, group.create_task(each.sample(24))) for each in both for _ in range(3)]
+        for each, task in samples:
+            each.check(task.result())
+        mine.trainer.step()
+        await mine.sync()

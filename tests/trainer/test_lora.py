@@ -102,6 +102,47 @@ def test_a_new_adapter_changes_nothing_and_only_it_is_trained(
     assert 0 < sum(buffer.numel() for buffer in trained._gradients()) < 1.1 * size + 1024
 
 
+def test_adapters_that_share_a_model_are_bit_for_bit_those_of_runs_alone(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: Any, tmp_path: Path
+) -> None:
+    settings: list[dict[str, Any]] = [
+        {"lora": {"rank": 4}, "lr": 1e-3},
+        {"lora": {"rank": 2, "targets": ATTENTION, "init": LoraInit.gaussian}, "lr": 3e-3},
+        {"lora": {"rank": 4, "alpha": 8.0}, "lr": 1e-3, "clip_grad": 0.1},
+    ]
+    configs = [make_config(models("qwen3"), **more) for more in settings]
+    configs[0].algorithm.kl_coefficient, configs[2].seed = 0.1, 7
+    batches = [[make_samples(4, seed=10 * place + step) for step in range(3)] for place in range(len(configs))]
+    alone = []
+    for config, own in zip(configs, batches):
+        single = engine(config)
+        metrics = [single.train([samples], step) for step, samples in enumerate(own)]
+        alone.append((metrics, {name: parameter.detach().clone() for name, parameter in named(single).items()}))
+    first = engine(configs[0])
+    together = [first, *(engine(config, beside=first) for config in configs[1:])]
+    assert len({id(trained.model) for trained in together}) == 1
+    asked = (batches[0][0][0].tokens,), [batches[0][0][0].response_length], 1.0
+    for step in range(3):
+        for trained, own, (metrics, _) in zip(together, batches, alone):
+            trained.activate()
+            if step == 2:  # a checkpoint in the middle holds this adapter's state alone
+                trained.save(tmp_path / f"{id(trained)}")
+                trained.train([own[0]], step)
+                trained.load(tmp_path / f"{id(trained)}")
+            found = trained.train([own[step]], step)
+            assert (found["train/loss"], found["train/grad_norm"]) == (
+                metrics[step]["train/loss"],
+                metrics[step]["train/grad_norm"],
+            )
+    answers = []
+    for trained, (_, expected) in zip(together, alone):
+        trained.activate()
+        assert named(trained).keys() == expected.keys()
+        assert all(torch.equal(parameter, expected[name]) for name, parameter in named(trained).items())
+        answers.append(trained.logprobs(*asked)[0])
+    assert answers[0] != answers[1] != answers[2]
+
+
 def test_folders_are_read_by_peft_and_by_transformers(
     engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: Any, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ Every field is read somewhere outside this package (`make check` proves it). Not
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from vime.config.agent import DataConfig, DatasetConfig, MethodConfig, ModelConfig, SessionConfig
 from vime.config.choices import (
@@ -66,6 +67,7 @@ from vime.config.surroundings import (
 )
 
 __all__ = [
+    "ACTOR",
     "TRY",
     "Aggregation",
     "AlgorithmConfig",
@@ -125,6 +127,7 @@ __all__ = [
     "VectorSearch",
     "WeightTransfer",
     "WorkspaceConfig",
+    "policies",
 ]
 
 
@@ -181,3 +184,15 @@ class RunConfig:
     """One prompt through the agent, with `mode=try`."""
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     """Metrics trackers, rollout files and traces."""
+    adapters: dict[str, Any] = field(default_factory=dict)
+    """Several adapters (LoRA) trained at once on the same model and servers, by name. Each has the words that its run adds to
+    this one: `'+adapters.search="+method=search_r1 trainer.lr=1e-3"'`. Composed, a value is a `RunConfig`."""
+
+
+ACTOR = "actor"
+"""The name of the trained policy where there is one."""
+
+
+def policies(config: RunConfig) -> dict[str, RunConfig]:
+    """The configuration of each trained policy by its name: one for each of `adapters`, or the run's own."""
+    return config.adapters or {ACTOR: config}

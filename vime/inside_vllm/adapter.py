@@ -1,24 +1,24 @@
-"""Trained adapters (LoRA) in vLLM: the weights of a version are those of one adapter, with which every request computes.
+"""Trained adapters (LoRA) in vLLM: what a weight sync brings is an adapter, and requests name the one that computes them.
 
-vLLM's own way gives each adapter a name, which requests ask for. Here an adapter is what a weight sync brings: it takes the place
-of the one before while generation is paused, the prefix cache is cleared, and requests in flight go on under it. So versions,
-their labels and restarts are those of every sync, and no server holds an adapter of an earlier version.
+vLLM's own way gives each version of an adapter a name. Here an adapter takes the place of its version before while generation is
+paused, the prefix cache is cleared, and requests in flight go on under it. So versions, their labels and restarts are those of
+every sync, and no server holds an adapter of an earlier version. With several adapters the label of a token has the versions of
+all (`search:3 math:7`).
 """
 
 import json
 import os
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vime.weights.payload import AWAITS_ADAPTER
+from vime.weights.payload import ADAPTER, AWAITS_ADAPTER
 
-NUMBER = 1
-"""vLLM's number of the adapter."""
 PREFIX = "base_model.model."
 """Beginning of the names that PEFT gives to the tensors of an adapter."""
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -34,6 +34,11 @@ class SentAdapter:
     folder: Path
     tensors: dict[str, torch.Tensor]
 
+    @property
+    def number(self) -> int:
+        """vLLM's number of it."""
+        return number_of(self.folder.name.rpartition("-v")[0])
+
     def load(self, model: Any, vllm_config: Any) -> None:
         """Puts it into the place of the present one."""
         from vllm.lora.request import LoRARequest
@@ -41,10 +46,10 @@ class SentAdapter:
 
         reader, manager = LRUCacheWorkerLoRAManager(vllm_config, torch.device("cpu"), {}), model.lora_manager
         reader._adapter_manager = manager
-        read = reader._load_adapter(LoRARequest(lora_name=self.folder.name, lora_int_id=NUMBER, lora_path=str(self.folder)))
-        manager.remove_adapter(NUMBER)
+        read = reader._load_adapter(LoRARequest(lora_name=self.folder.name, lora_int_id=self.number, lora_path=str(self.folder)))
+        manager.remove_adapter(self.number)
         manager.add_adapter(read)
-        manager.activate_adapter(NUMBER)
+        manager.activate_adapter(self.number)
 
     @torch.no_grad()
     def check(self, model: Any) -> dict[str, Any]:
@@ -54,9 +59,9 @@ class SentAdapter:
         """
         started, manager = time.monotonic(), model.lora_manager
         wrong, left = list[str](), set(self.tensors)
-        if NUMBER not in manager.lora_index_to_id:
+        if self.number not in manager.lora_index_to_id:
             return {"wrong": ["no adapter is active"], "unread": [], "seconds": time.monotonic() - started}
-        slot = manager.lora_index_to_id.index(NUMBER)
+        slot = manager.lora_index_to_id.index(self.number)
         for name, layer in manager.modules.items():
             above, _, own = name.rpartition(".")
             parts = [f"{PREFIX}{above}.{part}" for part in manager.packed_modules_mapping.get(own) or [own]]
@@ -73,6 +78,23 @@ class SentAdapter:
     def _scale(self) -> float:
         described = json.loads((self.folder / "adapter_config.json").read_text())
         return described["lora_alpha"] / described["r"]
+
+
+def check_all(adapters: Iterable[SentAdapter], model: Any) -> dict[str, Any]:
+    """The checks of several adapters as one."""
+    checks = [adapter.check(model) for adapter in adapters]
+    joined = {name: [line for check in checks for line in check[name]] for name in ("wrong", "unread")}
+    return {**joined, "seconds": sum(check["seconds"] for check in checks)}
+
+
+def names() -> list[str]:
+    """The adapters of this server; none if it gets whole weights."""
+    return [name for name in os.environ.get(AWAITS_ADAPTER, "").split(",") if name]
+
+
+def number_of(name: str) -> int:
+    """vLLM's number of an adapter."""
+    return 1 + names().index(name)
 
 
 def sent_adapter(files: list[str], tensors: dict[str, torch.Tensor]) -> SentAdapter | None:
@@ -100,26 +122,44 @@ def _difference(name: str, held: torch.Tensor, sent: torch.Tensor | None, *, fac
 
 
 def adapt_requests() -> None:
-    """Makes an engine that gets adapters compute every request with the last one.
+    """Makes an engine that gets adapters compute every request with the one that it names, or with the first.
 
-    Requests that began before the first sync began with the base: they end with it, and their clients send them again.
+    Requests that began before an adapter's first sync began with the base: they end with it, and their clients send them again.
     """
     engine = getattr(sys.modules.get("vllm.v1.engine.core"), "EngineCoreProc", None)
-    if engine is None or AWAITS_ADAPTER not in os.environ or hasattr(engine, "adapts_requests"):
+    if engine is None or not names() or hasattr(engine, "adapts_requests"):
         return
     engine.adapts_requests = True
     add_request, set_weight_version = engine.add_request, engine.set_weight_version
 
     def add_adapted(self: Any, request: Any, request_wave: int = 0) -> None:
-        if self._weight_version.isdigit():
-            request.lora_request = _request()
+        name = _wanted(request)
+        if name in _versions(self._weight_version):
+            request.lora_request = _request(name)
+            request.block_hashes.clear()  # made without the adapter, whose keys and values no other one may use
+            request.update_block_hashes()
         add_request(self, request, request_wave)
 
     def set_and_adapt(self: Any, weight_version: str) -> None:
-        set_weight_version(self, weight_version)
-        _end(self, [name for name, request in self.scheduler.requests.items() if request.lora_request is None])
+        (name,) = new = _versions(weight_version)
+        known = _versions(self._weight_version)
+        set_weight_version(self, " ".join(f"{each}:{version}" for each, version in (known | new).items()))
+        if name not in known:
+            requests = self.scheduler.requests.items()
+            _end(self, [each for each, request in requests if request.lora_request is None and _wanted(request) == name])
 
     engine.add_request, engine.set_weight_version = add_adapted, set_and_adapt
+
+
+def _versions(label: str) -> dict[str, str]:
+    """The version of each adapter in the label of a token."""
+    return dict(part.split(":") for part in label.split() if ":" in part)
+
+
+def _wanted(request: Any) -> str:
+    """The adapter that a request is to be computed with; empty for the base."""
+    sampling = request.sampling_params
+    return ((sampling.extra_args or {}) if sampling is not None else {}).get(ADAPTER, names()[0])
 
 
 def _end(engine: Any, requests: list[str]) -> None:
@@ -129,7 +169,7 @@ def _end(engine: Any, requests: list[str]) -> None:
         engine._send_abort_outputs(engine.scheduler.finish_requests(requests, RequestStatus.FINISHED_ABORTED))
 
 
-def _request() -> Any:
+def _request(name: str) -> Any:
     from vllm.lora.request import LoRARequest
 
-    return LoRARequest(lora_name="policy", lora_int_id=NUMBER, lora_path="loaded by a weight sync")
+    return LoRARequest(lora_name=name, lora_int_id=number_of(name), lora_path="loaded by a weight sync")

@@ -17,7 +17,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from vime.inside_vllm.adapter import SentAdapter, sent_adapter
+from vime.inside_vllm.adapter import SentAdapter, check_all, sent_adapter
 from vime.inside_vllm.erase import erase, erase_what_is_materialized
 from vime.inside_vllm.proof import Proof
 from vime.inside_vllm.repack import repack_on_cpu
@@ -92,6 +92,8 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._loader.submit(torch.set_num_threads, max(num_cores() // 2, 1)).result()  # now, while nothing computes
         self._proof = Proof()
         self._arrival = Arrival()
+        self._adapters: dict[int, SentAdapter] = {}
+        """The adapters of the present versions, by their numbers."""
         self._checking: Future[dict[str, Any]] | None = None
         self._products_seconds = 0.0
 
@@ -156,12 +158,14 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def prove(self) -> dict[str, Any]:
         """See `Proof.check`; `{"pending": True}` while a shadow is compared, before the exchange and beside the generation.
 
-        An adapter is loaded here, because vLLM drops all adapters at the end of a weight update.
+        Adapters are loaded here, those of other names too, because vLLM drops all at the end of a weight update.
         `products_seconds` is the time for which a server that is not paused has computed nothing else.
         """
-        if self._arrival.adapter:
-            self._arrival.adapter.load(self.model, self.vllm_config)
-            return {"pending": False, "products_seconds": 0.0, **self._arrival.adapter.check(self.model)}
+        if adapter := self._arrival.adapter:
+            self._adapters[adapter.number] = adapter
+            for each in self._adapters.values():
+                each.load(self.model, self.vllm_config)
+            return {"pending": False, "products_seconds": 0.0, **check_all(self._adapters.values(), self.model)}
         if self._arrival.shadow is not None:
             self._begin_check(self._arrival.shadow)
         if self._checking is None:

@@ -22,7 +22,7 @@ from vime.algorithm.algorithm import Weights
 from vime.algorithm.choice import second_weights
 from vime.cluster.layout import num_copies, num_expert_copies
 from vime.cluster.placement import memory_share, server_places, takes_turns
-from vime.config import AlgorithmName, RunConfig, ServedModelConfig
+from vime.config import AlgorithmName, RunConfig, ServedModelConfig, policies
 from vime.machine import memory_bytes
 from vime.memory.activations import activation_bytes, working_bytes
 from vime.model.size import BYTES, ROW_PARALLEL, adapted_shapes, num_expert_parameters, num_parameters
@@ -44,7 +44,7 @@ def trainer_memory(config: RunConfig) -> dict[str, float]:
     others = (num_parameters(model) - num_expert_parameters(model)) / (trainer.tensor_parallel_size * stages)
     weights = others + experts
     if trainer.lora.rank:
-        others, experts = adapter_parameters(config), 0.0
+        others, experts = sum(adapter_parameters(policy) for policy in policies(config).values()), 0.0
         weights += others
     second = 0.0 if config.cluster.gpus_per_node else second_weight_bytes(config, others + experts)
     return {

@@ -5,9 +5,12 @@ Nothing is written here: the run folder is only named (`outputs/<name>/<time>`, 
 
 import functools
 import importlib
+import json
 import os
+import re
+import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,10 @@ from vime.preflight.search_path import CONF, METHODS, installed_methods, with_se
 from vime.report.run_directory import read_config
 from vime.report.summary import read_summary
 
+ADAPTERS = "adapters"
+"""The setting, and the folder of a run with the folders of its adapters."""
+NAME = re.compile(r"[A-Za-z0-9_-]+")
+"""Names of adapters, which are parts of file names and of the labels of tokens."""
 REHEARSALS = "rehearsals"
 """Folder beside those of runs."""
 PROCESSOR = Path("/proc/cpuinfo")
@@ -118,11 +125,56 @@ def package_folder(package: str, folder: str) -> str:
 
 
 def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None = None) -> Composed:
-    """Composes the configuration of one run.
+    """Composes the configuration of one run, which with several adapters (`adapters`) has that of each.
 
     Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with the problems that
     `check` finds in the rest of them.
     """
+    first = _compose(overrides, check=None if has_adapters(overrides) else check)
+    if not first.config.adapters:
+        return first
+    return _with_adapters(first, check)
+
+
+def _with_adapters(composed: Composed, check: Callable[[RunConfig], list[Problem]] | None) -> Composed:
+    """The configuration of a run with the composed configuration of each of its adapters.
+
+    What all share (model, servers, machines) is the first's.
+    """
+    own = (ADAPTERS, "output_dir")
+    words = [word for word in composed.overrides if not word.lstrip("+~").startswith(own)]
+    folder, found, problems = Path(str(composed.config.output_dir)), dict[str, RunConfig](), list[Problem]()
+    for name, own in composed.config.adapters.items():
+        key = f"{ADAPTERS}.{name}"
+        if not NAME.fullmatch(str(name)) or not isinstance(own, str):
+            remedy = "an adapter has a name of letters, digits, '-' and '_', and the words of its run as a text, for example "
+            remedy += '"+method=search_r1 trainer.lr=1e-3"'
+            raise ConfigError([Problem(key=key, value=own, remedy=remedy)])
+        try:
+            place = f"output_dir={json.dumps(str(folder / ADAPTERS / name))}"
+            config = _compose([*words, *shlex.split(own), place], check=check).config
+        except ConfigError as error:
+            problems += [replace(problem, key=f"{key}: {problem.key}") for problem in error.problems]
+            continue
+        config.adapters, config.name = {}, f"{composed.config.name}/{name}"
+        found[str(name)] = config
+    if problems:
+        raise ConfigError(problems)
+    config = replace(next(iter(found.values())), adapters=found, name=composed.config.name, output_dir=str(folder))
+    served = {name: model for each in found.values() for name, model in each.serving.models.items()}
+    config.serving = replace(config.serving, models=served)
+    problems = check(config) if check is not None else []
+    if problems:
+        raise ConfigError(problems)
+    return replace(composed, config=config)
+
+
+def has_adapters(overrides: list[str]) -> bool:
+    """True if words of a command line name adapters; an experiment may, too."""
+    return any(word.lstrip("+").startswith(ADAPTERS) for word in overrides)
+
+
+def _compose(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None) -> Composed:
     words = with_search_path(overrides)
     register_schemas()
     GlobalHydra.instance().clear()
@@ -140,7 +192,7 @@ def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Probl
         config = to_dataclass(tree)
     make_paths_absolute(config)
     config.output_dir = str(resolve_output_dir(config, run_dir))
-    problems = check(config) if check is not None else []
+    problems = check(config) if check is not None and not config.adapters else []
     if problems:
         raise ConfigError(problems)
     return Composed(config=config, overrides=list(overrides), sweep=sweep)

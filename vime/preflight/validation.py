@@ -65,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     model_shape.rotary_embeddings,
     lora.targets,
     lora.delivery,
+    lora.together,
     parallel_sizes.trainer_shards,
     parallel_sizes.token_shards,
     parallel_sizes.expert_shards,

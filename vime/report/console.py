@@ -72,7 +72,9 @@ class Bar:
 class Console:
     """The console of one run, a context manager; also prints the warnings of all loggers above a running bar."""
 
-    def __init__(self, *, num_steps: int, rich: RichConsole | None = None) -> None:
+    def __init__(self, *, num_steps: int, rich: RichConsole | None = None, label: str = "") -> None:
+        """A `label` stands before every line of a console that is one of several; it has no bars, and no warnings of others."""
+        self._label = label
         self._rich = rich or RichConsole(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
         self._num_steps = num_steps
         self._eta = Eta(num_steps)
@@ -88,12 +90,12 @@ class Console:
         self._num_tasks = 0
         self._activity: Bar | None = None
         self._started = time.monotonic()
-        self._handlers: list[logging.Handler] = [ConsoleHandler(self._show_record)]
+        self._handlers: list[logging.Handler] = [] if label else [ConsoleHandler(self._show_record)]
 
     @property
     def is_terminal(self) -> bool:
         """True if a person may be watching."""
-        return self._rich.is_terminal
+        return self._rich.is_terminal and not self._label
 
     def __enter__(self) -> "Console":
         for handler in self._handlers:
@@ -183,8 +185,9 @@ class Console:
             self._print(line)
 
     def _print(self, text: str, style: str = "") -> None:
-        self._rich.print(Text(text, style=style), soft_wrap=True)
-        logger.info("%s", text.strip())
+        shown = f"{self._label}: {text}" if self._label else text
+        self._rich.print(Text(shown, style=style), soft_wrap=True)
+        logger.info("%s", shown.strip())
 
     def _show_record(self, text: str) -> None:
         """A warning that is in the log already."""

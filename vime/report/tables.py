@@ -18,6 +18,9 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
     """Name, folder, model, and which processes start."""
     supervised = config.mode is Mode.train and config.algorithm.name is AlgorithmName.sft
     model, cluster, evaluation = config.model, config.cluster, config.evaluation
+    if config.adapters:
+        about = f"{config.name}: {config.mode.name} {len(config.adapters)} adapters, {', '.join(config.adapters)}"
+        return [about, f"  folder      {path}", f"  starts      {_starts(config, supervised)} on {cluster.name}"]
     shape = f"{model.family.name}, {model.num_layers} layers x {model.hidden_size}, {config.trainer.precision.value}"
     lines = [
         f"{config.name}: {config.mode.name} {config.method.name or config.algorithm.name.name}, seed {config.seed}",

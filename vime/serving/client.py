@@ -100,7 +100,8 @@ class TokenClient:
         check_room(len(token_ids), sampling["max_tokens"], max_model_len=self._endpoint.max_model_len, name=self._endpoint.name)
         if len(self._endpoint.worker_urls) > 1:
             self._routed.add(session_id)
-        reply = Reply(prompt=token_ids, sampling=sampling, minimum_version=minimum_version, listener=listener)
+        adapter = self._endpoint.adapter
+        reply = Reply(prompt=token_ids, sampling=sampling, minimum_version=minimum_version, adapter=adapter, listener=listener)
         started, found_lost, backoff, num_dropped = time.monotonic(), None, FIRST_BACKOFF_SECONDS, 0
         while not reply.finish_reason:
             num_kept = reply.num_tokens

@@ -14,7 +14,16 @@ from typing import Any
 from safetensors import safe_open
 
 from vime.cluster.placement import memory_share, sends_adapters, server_groups, takes_turns, transport
-from vime.config import LoraTarget, Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.config import (
+    LoraTarget,
+    Mode,
+    ModelAPI,
+    RunConfig,
+    ServedModelConfig,
+    ServerRole,
+    WeightTransfer,
+    policies,
+)
 from vime.inside_vllm import forced_tokens
 from vime.inside_vllm.fixed_products import ENVIRONMENT
 from vime.machine import memory_bytes, num_cores
@@ -106,10 +115,14 @@ def server_arguments(
     if model.adapter is not None:
         folder = Path(model.adapter).absolute()
         shape = read_shape(folder)
-        arguments |= _room_for_adapter(shape.rank, shape.shapes)
+        arguments |= _room_for_adapters(shape.rank, shape.shapes)
         arguments |= {"served_model_name": f"{name}-base", "lora_modules": [f"{name}={folder}"]}
     if awaits_adapter(config, model):
-        arguments |= _room_for_adapter(config.trainer.lora.rank, config.trainer.lora.targets)
+        adapters = [policy.trainer.lora for policy in policies(config).values()]
+        targets = dict.fromkeys(target for lora in adapters for target in lora.targets)
+        # on a CPU rows of the base read the last place, which stays empty
+        places = len(adapters) + is_cpu(config)
+        arguments |= _room_for_adapters(max(lora.rank for lora in adapters), targets, places=places)
     elif awaits_weights and not _drafts(given):
         arguments["load_format"] = DUMMY
     if role is not ServerRole.regular:
@@ -132,10 +145,11 @@ def awaits_adapter(config: RunConfig, model: ServedModelConfig) -> bool:
     return model.trained and sends_adapters(config) and config.mode is not Mode.eval
 
 
-def _room_for_adapter(rank: int, targets: Iterable[LoraTarget]) -> dict[str, Any]:
-    """vLLM's arguments for one adapter; it wraps only these matrices, and leaves experts as they are."""
+def _room_for_adapters(rank: int, targets: Iterable[LoraTarget], *, places: int = 1) -> dict[str, Any]:
+    """vLLM's arguments for adapters up to a rank; it wraps only these matrices, and leaves experts as they are."""
     room, names = next(size for size in RANKS if size >= rank), [target.value for target in targets]
-    return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": room, "lora_target_modules": names}
+    sizes = {"max_loras": places, "max_cpu_loras": places, "max_lora_rank": room}
+    return {"enable_lora": True, **sizes, "lora_target_modules": names}
 
 
 def server_command(arguments: Mapping[str, Any]) -> list[str]:
@@ -168,7 +182,7 @@ def server_environment(
     if Path(checkpoint_of(config, model)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     if awaits_adapter(config, model):
-        environment[AWAITS_ADAPTER] = "1"
+        environment[AWAITS_ADAPTER] = ",".join(policies(config))
     if is_cpu(config):
         environment["CUDA_VISIBLE_DEVICES"] = ""
         environment["OMP_NUM_THREADS"] = "1"  # of the API server; a worker's follow its cores
@@ -238,6 +252,7 @@ def endpoint_of(config: RunConfig, name: str) -> Endpoint:
         tokenizer=checkpoint_of(config, model),
         max_model_len=max_model_len_of(config, model),
         trained=model.trained,
+        adapter=next(iter(policies(config))) if awaits_adapter(config, model) else "",
         chat=model.chat if model.api is ModelAPI.chat else None,
     )
 

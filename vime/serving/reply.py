@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vime.types import Integers, Turn
-from vime.weights.payload import NO_VERSION, RANDOM_WEIGHTS
+from vime.weights.payload import ADAPTER, version_in
 
 STREAM_INTERVAL_TOKENS = 64
 """Number of tokens that a server sends at a time, after the first; at most this many are sampled again when it is killed."""
@@ -55,6 +55,8 @@ class Reply:
     prompt: Integers
     sampling: dict[str, Any]
     minimum_version: int = 0
+    adapter: str = ""
+    """Name of the adapter that it is computed with; empty for whole weights."""
     listener: Listener | None = None
     pieces: list[Turn] = field(default_factory=list)
     """The tokens received, in order."""
@@ -86,6 +88,8 @@ class Reply:
         token_ids = np.concatenate(
             [np.asarray(part, np.int32) for part in (self.prompt, *(each.output_ids for each in self.pieces))]
         )
+        if self.adapter:
+            sampling["extra_args"] = {**(sampling.get("extra_args") or {}), ADAPTER: self.adapter}
         return {"token_ids": token_ids, "sampling_params": sampling, "stream": True}
 
     def add(self, choice: dict[str, Any]) -> None:
@@ -100,7 +104,7 @@ class Reply:
             self._held.append(Turn(output_ids=ids, logprobs=[token["logprob"] for token in content]))
         reason, spans = choice.get("finish_reason"), choice.get("weight_versions")
         if spans or reason:
-            versions = _versions(spans, self.num_tokens - self._num_before, self._num_held)
+            versions = self._versions(spans, self.num_tokens - self._num_before)
             if min(versions, default=self.minimum_version) < self.minimum_version:
                 raise TooOld(f"it samples with version {min(versions)}, wanted is {self.minimum_version}")
             if self._goes_on() or reason in ("stop", "length"):
@@ -137,6 +141,16 @@ class Reply:
     def _num_held(self) -> int:
         return sum(len(piece.output_ids) for piece in self._held)
 
+    def _versions(self, spans: list[dict[str, Any]] | None, start: int) -> list[int]:
+        """One version for each held token, of which the first is the attempt's token `start`; see `version_in`."""
+        count = self._num_held
+        versions = [0] * count
+        for span in spans or ():
+            first, last = max(span["start"] - start, 0), min(span["end"] - start, count)
+            if first < last:
+                versions[first:last] = [version_in(span["version"], self.adapter)] * (last - first)
+        return versions
+
     def _keep(self, versions: list[int]) -> None:
         held, self._held = self._held, []
         if not held:
@@ -146,17 +160,3 @@ class Reply:
         self.num_tokens += len(versions)
         if self.listener is not None:
             self.listener.received(piece)
-
-
-def _versions(spans: list[dict[str, Any]] | None, start: int, count: int) -> list[int]:
-    """One version for each of `count` tokens from the attempt's token `start` on.
-
-    It is 0 where a server never got a sync, and `NO_VERSION` if it was started with random weights.
-    """
-    versions = [0] * count
-    for span in spans or ():
-        first, last = max(span["start"] - start, 0), min(span["end"] - start, count)
-        version = NO_VERSION if span["version"] == RANDOM_WEIGHTS else int(span["version"]) if span["version"].isdigit() else 0
-        if first < last:
-            versions[first:last] = [version] * (last - first)
-    return versions

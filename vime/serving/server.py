@@ -192,7 +192,7 @@ class Server(Keeper):
         while True:
             async with self._lock:  # a sync that comes meanwhile waits, then brings its own payload
                 if self._policy.is_at_hand(starts_random=self._starts_random):
-                    return await self._restore(self._policy.payload)
+                    return await self._restore()
             if self._asked_for != self._policy.version:
                 self._asked_for = self._policy.version
                 self._wants_weights.set()
@@ -200,9 +200,9 @@ class Server(Keeper):
                 return "died", f"while it waited for its weights, exit code {code}"
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _restore(self, payload: WeightPayload | None) -> Fault | None:
+    async def _restore(self) -> Fault | None:
         try:
-            if payload is not None:
+            for payload in self._policy.payloads.values():
                 await self._apply(payload)
         except (*UNREACHABLE, ServerError, WeightSyncError) as error:
             return "sync_failed", f"version {self._policy.version} after a restart: {describe(error)}"

@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -76,11 +77,19 @@ class Serving:
         self._nodes = nodes
         self._policy, self._awaits_weights = policy or Policy(), awaits_weights
         self._spare = spare or Spare()
+        self._adapter = ""
+        self._models = set(config.serving.models)
         self._places: dict[str, list[Place]] = {}
         self._servers: dict[str, list[ServerProgram]] = {}
         self._routers: dict[str, KeptProgram] = {}
         self._counted: dict[str, ServerMetrics] = {}
         """The counters of each server at the last call of `metrics`, or when it was taken over."""
+
+    def of(self, adapter: str, models: Collection[str]) -> "Serving":
+        """The same servers, once they are planned, for the trained adapter of a name and the models that its agents ask."""
+        view = copy(self)
+        view._adapter, view._models, view._counted = adapter, set(models), dict(self._counted)
+        return view
 
     def plan(self) -> None:
         """Plans all servers and routers, once. Raises ServerError if a chosen port is in use."""
@@ -148,7 +157,7 @@ class Serving:
 
     def endpoints(self) -> dict[str, Endpoint]:
         """The present endpoints of the served models by name; known once `start` has returned."""
-        return {name: self._endpoint(name) for name in self._config.serving.models}
+        return {name: self._endpoint(name) for name in self._config.serving.models if name in self._models}
 
     def trained_endpoint(self, *, only: Collection[str] | None = None) -> Endpoint:
         """The endpoint of the trained model; with `only`, with no other servers than these (`actor-0`)."""
@@ -343,6 +352,7 @@ class Serving:
             actor_name=front.actor_name if front is not None else "",
             worker_actor_names=tuple(server.actor_name for server in servers),
             secret=given_secret() if model.urls else self.secret,
+            **({"adapter": self._adapter} if self._adapter and model.trained else {}),
         )
         return replace(endpoint, chat=self._share(endpoint.chat)) if endpoint.chat is not None else endpoint
 

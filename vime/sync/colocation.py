@@ -23,9 +23,11 @@ class Colocation:
     A run begins with the trainer on the GPUs, servers asleep; `send` and then `to_servers` hand them to the servers.
     """
 
-    def __init__(self, serving: Serving, trainer: TrainerGroup, *, shared: bool) -> None:
+    def __init__(self, serving: Serving, trainer: TrainerGroup, *, shared: bool, lock: asyncio.Lock | None = None) -> None:
+        """The `lock` is the trainer's, where several policies use it; then GPUs are not `shared`."""
+        assert lock is None or not shared, "several policies take no turns with their servers"
         self._serving, self._trainer, self.shared = serving, trainer, shared
-        self._lock = asyncio.Lock()
+        self._lock = lock or asyncio.Lock()
         self._trainers = True
 
     @asynccontextmanager

@@ -50,7 +50,7 @@ class FileSync:
         """
         payload = await self._trainer.export_weights(version)
         started = time.monotonic()
-        previous = self._policy.payload
+        previous = self._policy.payloads.get(payload.adapter)
         self._policy.expect(payload.version, payload)
         self._serving.check()
         actors = self._serving.actors(self._endpoint.name)

@@ -6,7 +6,8 @@
     export            the weights, under Hugging Face's names
     save, load        an exact checkpoint
 
-All public methods are collectives: every rank of the world calls them in the same order. `of` names the weights.
+All public methods are collectives: every rank of the world calls them in the same order. Several engines may share one model,
+each with adapters of its own: `activate` comes before the verbs of another one.
 """
 
 import logging
@@ -34,11 +35,11 @@ from vime.model.tokenizer import tokenizer_problems
 from vime.trainer import bridge, checkpoint, lora, manifest, metrics, parallel, passes
 from vime.trainer.metrics import Passed
 from vime.trainer.micro_batch import MicroBatches
-from vime.trainer.model import build_model, build_optimizer, wrap_model
+from vime.trainer.model import build_model, build_optimizer, set_schedule, wrap_model
 from vime.trainer.offload import Offload
 from vime.trainer.pending_save import PendingSave
 from vime.trainer.second_weights import SecondWeights
-from vime.trainer.shard import ACTOR, PackedUpdate, RowShare, Shard
+from vime.trainer.shard import PackedUpdate, RowShare, Shard
 from vime.types import Integers, Sample
 
 logger = logging.getLogger(__name__)
@@ -62,17 +63,15 @@ clip_grads.l2_norm_impl = _norm
 class Engine:
     """The trained model on this rank, loaded from `config.model.checkpoint`; process groups exist already."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, *, beside: "Engine | None" = None) -> None:
+        """With an engine `beside`, its model is shared, and adapters are all that is new."""
         self.config = config
-        self.source = checkpoint_folder(config.model.checkpoint)
-        self.architecture = read_architecture(self.source, rope_parameters=config.model.rope_parameters)
-        check_shape(self.architecture, config.model)
-        if problems := tokenizer_problems(self.source, key="model.checkpoint", value=config.model.checkpoint):
-            raise ConfigError(problems)
-        self.model = build_model(self.architecture, config.trainer)
-        bridge.load_hugging_face(self.model, self.architecture, self.source)
-        if config.trainer.lora.rank:
-            self._attach_adapters()
+        if beside is None:
+            self._load_model(config)
+        else:
+            assert config.trainer.lora.rank and beside.config.trainer.lora.rank, "engines share a model that is frozen"
+            self.source, self.architecture, self.model = beside.source, beside.architecture, beside.model
+        self._adapters = self._attach_adapters() if config.trainer.lora.rank else []
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
         self.algorithm = algorithm_of(config)
@@ -90,14 +89,29 @@ class Engine:
         self._forward_seconds = 0.0
         """Time of passes for columns since the last gradient."""
 
-    def _attach_adapters(self) -> None:
+    def _load_model(self, config: RunConfig) -> None:
+        self.source = checkpoint_folder(config.model.checkpoint)
+        self.architecture = read_architecture(self.source, rope_parameters=config.model.rope_parameters)
+        check_shape(self.architecture, config.model)
+        if problems := tokenizer_problems(self.source, key="model.checkpoint", value=config.model.checkpoint):
+            raise ConfigError(problems)
+        self.model = build_model(self.architecture, config.trainer)
+        bridge.load_hugging_face(self.model, self.architecture, self.source)
+
+    def _attach_adapters(self) -> lora.Places:
         """Freezes the weights and adds adapters, new ones or those of the folder that the run begins with."""
         config = self.config.trainer.lora
         if config.start and (problems := adapter.start_problems(config, self.config.model)):
             raise ConfigError(problems)
-        lora.attach(self.model, self.architecture, config, seed=self.config.seed)
+        attached = lora.attach(self.model, self.architecture, config, seed=self.config.seed)
         if config.start:
             bridge.load_hugging_face(self.model, self.architecture, Path(config.start), adapters=True)
+        return attached
+
+    def activate(self) -> None:
+        """Puts this engine's adapters into the model that it shares with others; no collective."""
+        lora.place(self._adapters)
+        set_schedule(self.wrapped)
 
     def of_config(self, config: AlgorithmConfig) -> Algorithm:
         """The algorithm of a configuration, which is usually the run's."""
@@ -108,12 +122,11 @@ class Engine:
         """True on the one of the ranks with the same data that holds columns and is the first to do so."""
         return parallel_state.is_pipeline_last_stage() and passes.has_first_share()
 
-    def forward(self, shard: Shard, needs: Sequence[Forward], *, of: str = ACTOR) -> list[dict[str, np.ndarray]] | None:
+    def forward(self, shard: Shard, needs: Sequence[Forward]) -> list[dict[str, np.ndarray]] | None:
         """Columns of the trained tokens, float32, for each block of the shard; None on a rank that does not hold them.
 
         Those who hold them are the ranks of the last pipeline stage.
         """
-        self._check(of)
         started, batches = time.monotonic(), self._micro_batches(shard, only_trained=True)
         found: dict[str, list[np.ndarray]] = {}
         for need in needs:
@@ -128,13 +141,12 @@ class Engine:
             return None
         return [dict(zip(found, arrays)) for arrays in zip(*found.values(), strict=True)]
 
-    def forward_backward(self, shard: Shard, algorithm: Algorithm, *, of: str = ACTOR, keep: bool = False) -> Passed:
+    def forward_backward(self, shard: Shard, algorithm: Algorithm, *, keep: bool = False) -> Passed:
         """Adds the gradients of an update, or of a part of one; the weights stay as they are.
 
         Gradients of several calls add up as those of one call with all sequences. With `keep` the logprobs are returned too.
         Raises `TrainingError` if the loss is not finite, or with `trainer.on_bad_update=skip` counts it; gradients are then gone.
         """
-        self._check(of)
         earlier = self._set_aside() if self._passes else []
         for chunk in self.wrapped:
             chunk.zero_grad_buffer()
@@ -153,13 +165,12 @@ class Engine:
         self._forward_seconds = 0.0
         return Passed(sums=sums, columns=[{"trained": array} for array in batches.by_block(logprobs)] if logprobs else None)
 
-    def step(self, *, of: str = ACTOR, optimizer: Mapping[str, float], step: int = 0) -> dict[str, float]:
+    def step(self, *, optimizer: Mapping[str, float], step: int = 0) -> dict[str, float]:
         """One step of AdamW with the gradients that are there; `optimizer` has `lr` and any of the other `OPTIONS`.
 
         Returns the gradient's norm and the learning rate. Raises `TrainingError`, with the weights as they were, if the norm is
         not finite, or with `trainer.on_bad_update=skip` counts it.
         """
-        self._check(of)
         assert self._passes, "forward_backward comes before step, and a bad one has left nothing"
         started = time.monotonic()
         assert not (wrong := set(optimizer) - set(OPTIONS)), f"no option of a step: {sorted(wrong)}"
@@ -296,9 +307,6 @@ class Engine:
         """Running averages of the weights by a name for checkpoints, parameter by parameter."""
         pairs = ((need, second.kept) for need, second in self.second.items() if need.weights is Weights.average)
         return {f"average_{need.decay:g}": kept for need, kept in pairs}
-
-    def _check(self, of: str) -> None:
-        assert of == ACTOR, f"no weights named {of!r}"
 
     def _micro_batches(self, shard: Shard, *, only_trained: bool) -> MicroBatches:
         return MicroBatches(shard, only_trained=only_trained, device=parallel.device(), share=self._row_share)

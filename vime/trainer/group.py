@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,13 +19,13 @@ from vime.algorithm.algorithm import Algorithm, Forward
 from vime.cluster.layout import position_of, world_size
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import trainer_places, transport
-from vime.config import RunConfig, WeightTransfer
+from vime.config import RunConfig, WeightTransfer, policies
 from vime.errors import TrainingError
 from vime.processes.spare import Spare
 from vime.tasks import together
 from vime.trainer.metrics import SKIPPED
 from vime.trainer.rank import TrainerRank
-from vime.trainer.shard import ACTOR, PackedUpdate, Shard
+from vime.trainer.shard import PackedUpdate, Shard
 from vime.types import Integers, Sample
 from vime.weights.payload import WeightPayload, payload_folder
 
@@ -84,16 +85,32 @@ class TrainerGroup:
     """
 
     def __init__(
-        self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None, *, spare: Spare | None = None
+        self,
+        config: RunConfig,
+        run_dir: Path,
+        run_id: str,
+        nodes: Nodes | None = None,
+        *,
+        spare: Spare | None = None,
     ) -> None:
-        """Without `nodes`, all ranks run on this machine; those of an ended run are in `spare`."""
-        self._config = config
+        """Without `nodes`, all ranks run on this machine; those of an ended run are in `spare`.
+
+        With several adapters (`config.adapters`) the ranks train all of them on one model, and `of` gives each.
+        """
+        self._config, self._configs = config, policies(config)
+        self._of = next(iter(self._configs))
         self._nodes, self._spare = nodes, spare or Spare()
         self._key = ""
         self._weights_dir = _weights_dir(config, run_dir, run_id)
         self._ranks: list[Any] = []
+        """The same list for all policies, see `of`."""
         self._renewals: list[Any] = []
         self._addresses: Any = None
+
+    async def loaded(self) -> None:
+        """Starts the ranks and waits until every one has loaded the model. Raises what a rank raised."""
+        self.start()
+        await self.ready()
 
     def start(self) -> None:
         """Creates the actors, or takes over those of an ended run, and returns at once; their imports run meanwhile."""
@@ -104,13 +121,13 @@ class TrainerGroup:
         places = trainer_places(self._config, world_size(self._config.trainer))
         options = [self._nodes.options(place, devices=True, environment=environment) for place in places]
         self._key = repr(options)
-        self._ranks = self._spare.take(RANK, self._key) or []
+        self._ranks[:] = self._spare.take(RANK, self._key) or []
         if self._ranks:
-            self._renewals = [rank.renew.remote(self._config) for rank in self._ranks]
+            self._renewals = [rank.renew.remote(self._configs) for rank in self._ranks]
         else:
             actor = ray.remote(TrainerRank)
             created = [actor.options(max_restarts=0, **option) for option in options]
-            self._ranks = [each.remote(self._config, rank) for rank, each in enumerate(created)]
+            self._ranks[:] = [each.remote(self._configs, rank) for rank, each in enumerate(created)]
         self._addresses = [rank.address.remote() for rank in self._ranks]
 
     async def ready(self) -> None:
@@ -118,7 +135,13 @@ class TrainerGroup:
         await self._spare.end(RANK)
         await self._results("start", self._renewals)
         addresses = await self._results("start", self._addresses)
-        await self._all("init", addresses[0])
+        await self._results("init", [rank.init.remote(addresses[0]) for rank in self._started])
+
+    def of(self, name: str) -> "TrainerGroup":
+        """The same ranks, for the verbs of the adapter of this name."""
+        view = copy(self)
+        view._config, view._of = self._configs[name], name
+        return view
 
     async def hand_over(
         self, algorithm: Algorithm, samples: Sequence[Sample], *, version: int, has_advantages: bool = True
@@ -135,30 +158,30 @@ class TrainerGroup:
 
         return await asyncio.to_thread(pack)  # of a large batch it takes seconds, in which rollouts go on
 
-    async def forward(self, update: Update, needs: Sequence[Forward], *, of: str = ACTOR) -> Known:
+    async def forward(self, update: Update, needs: Sequence[Forward]) -> Known:
         """Columns of the trained tokens under present or second weights; they stay with the trainer unless `read` asks."""
-        found = await self._results("forward", self._with_shards(update, "forward", needs, of))
+        found = await self._results("forward", self._with_shards(update, "forward", needs))
         return self._by_data_rank(found)
 
     async def forward_backward(
-        self, update: Update, algorithm: Algorithm, *, of: str = ACTOR, keep: bool = False
+        self, update: Update, algorithm: Algorithm, *, keep: bool = False
     ) -> tuple[dict[str, float], Known | None]:
         """Adds the gradients of an update to those that are there; returns sums, and with `keep` the column `trained`.
 
         The weights stay as they are. Only `train/num_skipped_updates` is returned of an update that is not finite and is skipped;
         its gradients are gone. Raises `TrainingError`.
         """
-        calls = self._with_shards(update, "forward_backward", algorithm.config, of, keep)
+        calls = self._with_shards(update, "forward_backward", algorithm.config, keep)
         found = await self._results("training", calls)
         has_columns = keep and SKIPPED not in found[0].sums
         return found[0].sums, self._by_data_rank([passed.columns for passed in found]) if has_columns else None
 
-    async def step(self, *, of: str = ACTOR, optimizer: Mapping[str, float], step: int = 0) -> dict[str, float]:
+    async def step(self, *, optimizer: Mapping[str, float], step: int = 0) -> dict[str, float]:
         """One step with the accumulated gradients; `optimizer` has `lr`, and other options that differ from the configuration.
 
         Raises `TrainingError` that names the `step`; see `Engine.step`.
         """
-        return (await self._engines("step", of=of, optimizer=optimizer, step=step))[0]
+        return (await self._engines("step", optimizer=optimizer, step=step))[0]
 
     async def read(self, update: Update, columns: Known) -> list[dict[str, np.ndarray]]:
         """The columns that a pass returned, by sequence of the update."""
@@ -166,7 +189,9 @@ class TrainerGroup:
 
     def _with_shards(self, update: Update, method: str, *arguments: Any) -> list[Any]:
         places = [position_of(rank, self._config.trainer).data for rank in range(len(self._started))]
-        return [getattr(rank, method).remote(update.shards[place], *arguments) for rank, place in zip(self._ranks, places)]
+        return [
+            getattr(rank, method).remote(self._of, update.shards[place], *arguments) for rank, place in zip(self._ranks, places)
+        ]
 
     def _by_data_rank(self, found: list[Any]) -> Known:
         """The ranks' values, by data-parallel rank: one of those with the same data has answered."""
@@ -233,18 +258,19 @@ class TrainerGroup:
 
     async def stop(self) -> None:
         """Ends the ranks or leaves them to the next run, and removes the exported weights; safe at any time, also twice."""
-        ranks, self._ranks = self._ranks, []
+        ranks = list(self._ranks)
+        self._ranks.clear()
         if not ranks or not self._spare.put(RANK, self._key, ranks, end=partial(_kill, ranks)):
             await _kill(ranks)
         shutil.rmtree(self._weights_dir, ignore_errors=True)
 
     async def _engines(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
         """Calls a method of the engines of all ranks, and returns their results."""
-        calls = [rank.call.remote(method, *arguments, **options) for rank in self._started]
+        calls = [rank.call.remote(self._of, method, *arguments, **options) for rank in self._started]
         return await self._results(method, calls)
 
     async def _all(self, method: str, *arguments: Any) -> list[Any]:
-        return await self._results(method, [getattr(rank, method).remote(*arguments) for rank in self._started])
+        return await self._results(method, [getattr(rank, method).remote(self._of, *arguments) for rank in self._started])
 
     @property
     def _started(self) -> list[Any]:

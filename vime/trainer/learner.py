@@ -1,4 +1,4 @@
-"""`Learner`: the trainer of a run and its checkpoints."""
+"""`Learner`: a trained policy of a run, its checkpoints, and the trainer that it has alone or with others."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -7,15 +7,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from vime.algorithm.choice import algorithm_of
-from vime.cluster.nodes import Nodes
 from vime.config import RunConfig
 from vime.files.folders import tidy
-from vime.processes.spare import Spare
 from vime.run_checkpoints import CHECKPOINTS, Checkpoints
-from vime.tasks import stop_within
 from vime.trainer.group import TrainerGroup
 
-STOP_SECONDS = 30.0
 AnyLearner = TypeVar("AnyLearner", bound="Learner")
 
 
@@ -25,25 +21,10 @@ class Learner:
     usage: Callable[[], Awaitable[Any]] | None = None
     """Asks the servers for their usage (`vime.chat.traffic.ModelUsage`), if there are servers."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        run_dir: Path,
-        run_id: str,
-        nodes: Nodes,
-        *,
-        warn: Callable[[str], None],
-        spare: Spare | None = None,
-    ) -> None:
+    def __init__(self, config: RunConfig, run_dir: Path, trainer: TrainerGroup, *, warn: Callable[[str], None]) -> None:
         tidy(run_dir)
-        self.algorithm = algorithm_of(config)
-        self.trainer = TrainerGroup(config, run_dir, run_id, nodes, spare=spare)
-        self.checkpoints = Checkpoints(run_dir / CHECKPOINTS, config.trainer, self.trainer, warn=warn)
-
-    async def start(self) -> None:
-        """Waits until the model is loaded; raises what a rank raises meanwhile."""
-        self.trainer.start()
-        await self.trainer.ready()
+        self.algorithm, self.trainer = algorithm_of(config), trainer
+        self.checkpoints = Checkpoints(run_dir / CHECKPOINTS, config.trainer, trainer, warn=warn)
 
     def training(self) -> AbstractAsyncContextManager[TrainerGroup]:
         """The trainer, able to train, and used by no one else within the block."""
@@ -81,8 +62,5 @@ class Learner:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Completes the save that is under way, and ends the ranks."""
-        try:
-            await self.checkpoints.close(failed=error is not None)
-        finally:
-            await stop_within(self.trainer, seconds=STOP_SECONDS)
+        """Completes the save that is under way."""
+        await self.checkpoints.close(failed=error is not None)

@@ -27,8 +27,8 @@ from vime.types import Sample
 class LockstepEngine(Engine):
     """An engine that trains on whole batches. All ranks get the same sequences, with the advantages of their rollouts."""
 
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
+    def __init__(self, config: Any, *, beside: Engine | None = None) -> None:
+        super().__init__(config, beside=beside)
         self._trained: list[tuple[PackedUpdate, Any]] = []
         self.before_step: Callable[[], Any] = lambda: None
         """Called between the gradient of an update and its step."""

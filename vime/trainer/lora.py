@@ -163,13 +163,19 @@ class RowLinear(_Adapted, RowParallelLinear):  # type: ignore[misc]
         return over(low)
 
 
-def attach(model: torch.nn.Module, architecture: Architecture, config: LoraConfig, *, seed: int) -> None:
-    """Freezes the weights of a loaded model (`vime.trainer.model.Chunks`) and gives its layers new adapters.
+Places = list[tuple[ColumnLinear | RowLinear, Adapter | None]]
+"""The layers of a model that can be adapted, with their adapters."""
+
+
+def attach(model: torch.nn.Module, architecture: Architecture, config: LoraConfig, *, seed: int) -> Places:
+    """Freezes the weights of a loaded model (`vime.trainer.model.Chunks`) and gives its layers new adapters, in place of others.
 
     The values depend on the seed and on the name of each matrix alone, so they are the same under any layout of ranks.
     """
-    model.requires_grad_(False)
     chunks: Any = model
+    for layer in _linears(model):
+        layer.lora = None
+    model.requires_grad_(False)
     for part in chunks.parts:
         offset = get_transformer_layer_offset(part.config, part.vp_stage)
         for name, layer in list(part.named_modules()):
@@ -185,9 +191,16 @@ def attach(model: torch.nn.Module, architecture: Architecture, config: LoraConfi
                 _mark(parameter, mapping.layout, splits_tokens=part.config.sequence_parallel)
                 if names.is_first(own):
                     _initialize(parameter, mapping, config, seed=seed)
-        if part.pre_process and part.config.recompute_granularity == "full":
+        if part.pre_process and part.config.recompute_granularity == "full" and not part.embedding._forward_hooks:
             # without this, nothing that goes into a recomputed first layer has a gradient, and its adapters would get none
             part.embedding.register_forward_hook(_with_gradient)
+    return [(layer, layer.lora) for layer in _linears(model)]
+
+
+def place(places: Places) -> None:
+    """Puts adapters back into the layers for which `attach` made them, in place of others."""
+    for layer, adapter in places:
+        layer.lora = adapter
 
 
 def _with_gradient(_: torch.nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
@@ -219,5 +232,8 @@ def _initialize(parameter: torch.nn.Parameter, mapping: names.Mapping, config: L
 
 def adapters(model: torch.nn.Module) -> dict[int, Adapter]:
     """The adapter of each adapted weight, by the weight's identity."""
-    layers = (module for module in model.modules() if isinstance(module, ColumnLinear | RowLinear))
-    return {id(layer.weight): layer.lora for layer in layers if layer.lora is not None}
+    return {id(layer.weight): layer.lora for layer in _linears(model) if layer.lora is not None}
+
+
+def _linears(model: torch.nn.Module) -> list[ColumnLinear | RowLinear]:
+    return [module for module in model.modules() if isinstance(module, ColumnLinear | RowLinear)]

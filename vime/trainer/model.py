@@ -207,9 +207,15 @@ def wrap_model(model: Chunks, trainer: TrainerConfig) -> list[DistributedDataPar
     wrapped = [DistributedDataParallel(config, ddp_config, part) for part in model.parts]
     for chunk in wrapped:
         chunk.broadcast_params()
+    set_schedule(wrapped)
+    return wrapped
+
+
+def set_schedule(wrapped: list[DistributedDataParallel]) -> None:
+    """Makes Megatron's schedule of passes delay and finish the sums of these gradient buffers."""
+    config: Any = wrapped[0].config
     config.no_sync_func = [chunk.no_sync for chunk in wrapped] if len(wrapped) > 1 else wrapped[0].no_sync
     config.finalize_model_grads_func = lambda models, *_, **__: finalize_model_grads(models)
-    return wrapped
 
 
 def overlaps_reduction(trainer: TrainerConfig) -> bool:

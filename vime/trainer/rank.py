@@ -4,7 +4,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -33,28 +33,28 @@ logger = logging.getLogger(__name__)
 class TrainerRank:
     """One process of the trainer. Megatron is imported in the actor's process, never in the driver's."""
 
-    def __init__(self, config: RunConfig, rank: int) -> None:
+    def __init__(self, configs: Mapping[str, RunConfig], rank: int) -> None:
         self._rank = rank
-        self._engine: Any = None
+        self._engines: dict[str, Any] = {}
         self._sender: Any = None
-        self._begin(config)
+        self._begin(configs)
 
-    def _begin(self, config: RunConfig) -> None:
+    def _begin(self, configs: Mapping[str, RunConfig]) -> None:
         """Takes part in this run from now on; its log gets the output."""
-        if config.output_dir is not None:
-            send_output_to(Path(config.output_dir) / "logs" / f"trainer-{self._rank}.log")
-        self._config = config
+        self._configs, self._config = configs, next(iter(configs.values()))
+        if self._config.output_dir is not None:
+            send_output_to(Path(self._config.output_dir) / "logs" / f"trainer-{self._rank}.log")
 
-    def renew(self, config: RunConfig) -> None:
+    def renew(self, configs: Mapping[str, RunConfig]) -> None:
         """Becomes a rank of another run: leaves the world, and frees the model and the optimizer; `address` and `init` follow."""
         from vime.trainer import parallel
 
         if self._sender is not None:
             self._sender.close()
-        self._engine = self._sender = None
+        self._engines, self._sender = {}, None
         gc.collect()
         parallel.shutdown()
-        self._begin(config)
+        self._begin(configs)
 
     def address(self) -> str:
         """host:port at which the ranks can meet, on this rank's machine."""
@@ -90,34 +90,45 @@ class TrainerRank:
             seed=self._config.seed,
             num_neighbours=num_neighbours(self._config, self._rank),
         )
-        self._engine = Engine(self._config)
+        for name, config in self._configs.items():
+            self._engines[name] = Engine(config, beside=next(iter(self._engines.values()), None))
         logger.info("trainer rank %d is ready (pid %d)", self._rank, os.getpid())
 
     def pid(self) -> int:
         """Process id."""
         return os.getpid()
 
-    def forward(self, shard: Shard, needs: Sequence[Forward], of: str) -> list[Any] | None:
-        """See `Engine.forward`. Blocks and columns lie in Ray's object store; the ranks with the same data share them."""
-        columns = self._engine.forward(shard.fetched(ray.get), needs, of=of)
-        return _kept(columns) if self._engine.answers else None
+    def _engine(self, of: str) -> Any:
+        """The engine of the weights of a name, with its adapters in the model."""
+        engine = self._engines[of]
+        if len(self._engines) > 1:
+            engine.activate()
+        return engine
 
-    def forward_backward(self, shard: Shard, algorithm: AlgorithmConfig, of: str, keep: bool) -> "Passed":
+    def forward(self, of: str, shard: Shard, needs: Sequence[Forward]) -> list[Any] | None:
+        """See `Engine.forward`. Blocks and columns lie in Ray's object store; the ranks with the same data share them."""
+        engine = self._engine(of)
+        columns = engine.forward(shard.fetched(ray.get), needs)
+        return _kept(columns) if engine.answers else None
+
+    def forward_backward(self, of: str, shard: Shard, algorithm: AlgorithmConfig, keep: bool) -> "Passed":
         """See `Engine.forward_backward`; columns stay in Ray's object store."""
-        keep = keep and self._engine.answers
-        passed = self._engine.forward_backward(shard.fetched(ray.get), self._engine.of_config(algorithm), of=of, keep=keep)
+        engine = self._engine(of)
+        keep = keep and engine.answers
+        passed = engine.forward_backward(shard.fetched(ray.get), engine.of_config(algorithm), keep=keep)
         return replace(passed, columns=_kept(passed.columns))
 
-    def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
+    def connect(self, of: str, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""
         from vime.weights.sender import DirectSender
 
+        engine = self._engine(of)
         if self._sender is not None:
             self._sender.close()
         self._sender = DirectSender(
             transport(self._config),
-            self._engine.export,
-            self._engine.exported_shapes,
+            engine.export,
+            engine.exported_shapes,
             urls=urls,
             num_workers=num_workers,
             secret=secret,
@@ -126,22 +137,24 @@ class TrainerRank:
             serving=self._config.serving,
         )
 
-    def send_weights(self, version: int) -> WeightPayload:
+    def send_weights(self, of: str, version: int) -> WeightPayload:
         """Sends the weights over the transport that `connect` opened; rank 0 returns their description, without files."""
+        self._engine(of)
         return self._sender.send(version)
 
-    def export_weights(self, folder: Path, version: int) -> WeightPayload:
+    def export_weights(self, of: str, folder: Path, version: int) -> WeightPayload:
         """Writes the weights, or the adapters alone, as files into `folder`; rank 0 returns the filled payload."""
         from vime.weights.export import write_adapter_payload, write_payload
 
+        engine = self._engine(of)
         if sends_adapters(self._config):
-            tensors, description = self._engine.export_adapter(), self._engine.describe_adapter()
-            return write_adapter_payload(tensors, folder=folder, version=version, description=description)
-        return write_payload(self._engine.export(), folder=folder, version=version)
+            tensors, description = engine.export_adapter(), engine.describe_adapter()
+            return write_adapter_payload(tensors, folder=folder, name=of, version=version, description=description)
+        return write_payload(engine.export(), folder=folder, version=version)
 
-    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+    def call(self, of: str, method: str, *arguments: Any, **options: Any) -> Any:
         """Any other method of this rank's `Engine`."""
-        return getattr(self._engine, method)(*arguments, **options)
+        return getattr(self._engine(of), method)(*arguments, **options)
 
     def _host(self) -> str:
         """This machine's address for the other parts of the run."""

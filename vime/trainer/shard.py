@@ -21,8 +21,6 @@ from vime.trainer.packing import Packing, pack, sequence_flops, useful_share
 from vime.types import ColumnType, Defined, Sample
 from vime.types.column import ADVANTAGE, LOGPROB, MASK, TOKEN, VERSION, WEIGHT
 
-ACTOR = "actor"
-"""The name of the trained policy's weights."""
 BLOCK_TOKENS = 2**22
 """Number of tokens at which a block ends, with the row that reaches it; at most 13 bytes of each token are joined at once."""
 COLUMNS = (TOKEN, MASK, LOGPROB, VERSION, ADVANTAGE, WEIGHT)

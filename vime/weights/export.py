@@ -64,22 +64,22 @@ def write_payload(
 
 
 def write_adapter_payload(
-    tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, version: int, description: dict[str, Any]
+    tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, name: str, version: int, description: dict[str, Any]
 ) -> WeightPayload:
-    """Writes one version of the adapters as a folder of its own; a collective over `tensors`, rank 0 writes."""
+    """Writes one version of the adapters of a name as a folder of its own; a collective over `tensors`, rank 0 writes."""
     started = time.monotonic()
-    payload, digest = WeightPayload(version=version), WeightDigest()
+    payload, digest = WeightPayload(version=version, adapter=name), WeightDigest()
     if dist.get_rank() != 0:
         for _ in tensors:
             pass
         return payload
     folder.mkdir(parents=True, exist_ok=True)
-    remove_versions(folder, before=version - KEPT_VERSIONS + 1)
-    kept = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors}
-    for name, tensor in kept.items():
-        digest.update(name, tensor)
+    remove_versions(folder, before=version - KEPT_VERSIONS + 1, name=name)
+    kept = {key: tensor.detach().contiguous().cpu() for key, tensor in tensors}
+    for key, tensor in kept.items():
+        digest.update(key, tensor)
         payload.num_bytes += tensor.nbytes
-    own = folder / f"actor-v{version}-adapter"
+    own = folder / f"{name}-v{version}-adapter"
     write_adapter(kept.items(), folder=own, description=description)
     payload.files.append(str(own / adapter.WEIGHTS))
     payload.num_tensors, payload.digest = digest.num_tensors, digest.hexdigest()
@@ -99,10 +99,10 @@ def write_adapter(tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, 
     put_in_place(temporary, folder)
 
 
-def remove_versions(folder: Path, *, before: int) -> None:
+def remove_versions(folder: Path, *, before: int, name: str = "actor") -> None:
     """Removes buckets and adapters of versions below `before`."""
-    for path in folder.glob("actor-v*"):
-        match = re.match(r"actor-v(\d+)-", path.name)
+    for path in folder.glob(f"{name}-v*"):
+        match = re.match(rf"{re.escape(name)}-v(\d+)-", path.name)
         if match and int(match.group(1)) < before:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 

@@ -20,8 +20,11 @@ RANDOM_WEIGHTS = "random"
 """The version that a server reports in its answers before it has received weights."""
 EXCHANGE_PATH = "/exchange_weights"
 """Takes `{"weight_version": "7", "keep_cache": false}`, and answers with the `seconds` for which the engine stood still."""
+ADAPTER = "adapter"
+"""The extra argument of a request, with the name of the adapter that it is computed with; an empty name is the base model."""
 AWAITS_ADAPTER = "VIME_AWAITS_ADAPTER"
-"""Environment variable of a server whose weights of each version are an adapter, without which it must not answer."""
+"""Environment variable of a server whose weights are adapters, without which it must not answer: their names, with commas
+between. A request that names none is computed with the first."""
 NUM_SYNCED_SERVERS = "VIME_NUM_SYNCED_SERVERS"
 """Environment variable of a server: how many servers the run has that load each version at the same time."""
 
@@ -35,11 +38,26 @@ class WeightPayload:
     """
 
     version: int
+    adapter: str = ""
+    """Name of the adapter that it is, alone; empty for weights of the model."""
     files: list[str] = field(default_factory=list)
     num_tensors: int = 0
     num_bytes: int = 0
     digest: str = ""
     export_seconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """The version as a server notes it with its tokens, `7`, or of an adapter `actor:7`."""
+        return f"{self.adapter}:{self.version}" if self.adapter else str(self.version)
+
+
+def version_in(label: str, adapter: str) -> int:
+    """The version in the label of a token, or of an adapter in it; 0 where no sync has come, `NO_VERSION` for random weights."""
+    if adapter:
+        versions = dict(part.split(":") for part in label.split() if ":" in part)
+        return int(versions.get(adapter, NO_VERSION))
+    return NO_VERSION if label == RANDOM_WEIGHTS else int(label) if label.isdigit() else 0
 
 
 def payload_folder(run_id: str) -> Path:

@@ -70,7 +70,7 @@ async def apply_payload(
         await control.post("/start_weight_update")
         for file in payload.files:
             await control.post("/update_weights", {"update_info": {"files": [file]}})
-        await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
+        await control.post("/finish_weight_update", {"weight_version": payload.label})
         proof = await control.prove(payload)
         if not asleep:
             await control.resume_generation(keep_cache=keep_cache)
@@ -104,7 +104,7 @@ class Control:
 
     async def exchange(self, payload: WeightPayload, *, keep_cache: bool) -> float:
         """Has the engine take weights that are loaded, between two steps; returns the seconds for which it stood still."""
-        body = {"weight_version": str(payload.version), "keep_cache": keep_cache}
+        body = {"weight_version": payload.label, "keep_cache": keep_cache}
         return float((await self.post(EXCHANGE_PATH, body))["seconds"])
 
     async def expect(self, files: list[str]) -> None:

@@ -21,9 +21,15 @@ STOP_SECONDS = 30.0
 class Agents:
     """The served models, the services that agents use, and the workers that run the agents."""
 
-    def __init__(self, config: RunConfig, serving: Serving, services: list[Retrieval], workers: WorkerPool) -> None:
-        """Takes parts that were launched; `ready` waits for them, `served` for all but the workers."""
+    def __init__(
+        self, config: RunConfig, serving: Serving, services: list[Retrieval], workers: WorkerPool, *, owns_servers: bool
+    ) -> None:
+        """Takes parts that were launched; `ready` waits for them, `served` for all but the workers.
+
+        Servers that are not its own are waited for and watched over by somebody else.
+        """
         self.serving, self.workers = serving, workers
+        self._awaited: list[Serving | Retrieval] = [*([serving] if owns_servers else []), *services]
         self.retrieval = services[0].address() if services else None
         self.watches = Watches()
         """Over servers and services. What fails in them ends the run at the next sync."""
@@ -31,12 +37,12 @@ class Agents:
 
     async def served(self, say: Callable[[str], None]) -> None:
         """Waits until every server and service answers. Raises ServerError."""
-        await together([self.serving.ready(say), *[service.ready(say) for service in self._services]])
+        await together(part.ready(say) for part in self._awaited)
 
     async def ready(self, say: Callable[[str], None]) -> None:
         """Waits until every server, service and worker answers, and watches over them from then on. Raises ServerError."""
         await together([self.served(say), self.workers.start()])
-        for part in (self.serving, *self._services):
+        for part in self._awaited:
             self.watches.add(part.watch())
 
     async def metrics(self) -> dict[str, float]:
@@ -59,30 +65,40 @@ class Agents:
 
 
 @asynccontextmanager
-async def launched(config: RunConfig, run_dir: Path, runtime: Runtime, *, policy: Policy | None) -> AsyncIterator[Agents]:
+async def served(config: RunConfig, run_dir: Path, runtime: Runtime, *, policy: Policy | None) -> AsyncIterator[Serving]:
+    """Servers that are starting, and are stopped at the end of the block; `Serving.ready` waits for them.
+
+    With a `policy` those of the trained model have random weights until the first sync.
+    """
+    about: dict[str, Any] = {"policy": policy, "awaits_weights": policy is not None}
+    serving = Serving(config, run_dir, runtime.run_id, runtime.nodes, **about, secret=runtime.secret, spare=runtime.spare)
+    await serving.take_over()
+    try:
+        serving.start()
+        yield serving
+    finally:
+        await stop_within(serving, seconds=STOP_SECONDS)
+
+
+@asynccontextmanager
+async def launched(
+    config: RunConfig, run_dir: Path, runtime: Runtime, *, policy: Policy | None, serving: Serving | None = None
+) -> AsyncIterator[Agents]:
     """Agents whose parts are starting, and are stopped at the end of the block; `Agents.ready` waits for them.
 
-    With a `policy` the servers of the trained model have random weights until the first sync.
+    Their servers are their own (`served`), or those of `serving`, which others use as well.
     """
     async with AsyncExitStack() as stack:
-        serving = Serving(
-            config,
-            run_dir,
-            runtime.run_id,
-            runtime.nodes,
-            policy=policy,
-            awaits_weights=policy is not None,
-            secret=runtime.secret,
-            spare=runtime.spare,
-        )
-        await serving.take_over()
+        owns_servers = serving is None
+        if serving is None:
+            serving = await stack.enter_async_context(served(config, run_dir, runtime, policy=policy))
         services = [Retrieval(config, run_dir, runtime.run_id, runtime.nodes)] if config.retrieval.is_there else []
-        for part in (serving, *services):
+        for part in services:
             stack.push_async_callback(stop_within, part, seconds=STOP_SECONDS)
             part.start()
         retrieval = services[0].address() if services else None
         workers = WorkerPool(config, serving.endpoints(), runtime.nodes, retrieval=retrieval, spare=runtime.spare)
         stack.push_async_callback(stop_within, workers, seconds=STOP_SECONDS)
-        agents = Agents(config, serving, services, workers)
+        agents = Agents(config, serving, services, workers, owns_servers=owns_servers)
         stack.push_async_callback(agents.watches.cancel)
         yield agents

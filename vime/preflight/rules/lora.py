@@ -1,12 +1,30 @@
 """Adapters: their targets exist in the model, and the adapter that a run begins with is one of this model."""
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
-from vime.cluster.placement import DIRECT
-from vime.config import LoraDelivery, Mode, RunConfig
+from vime.cluster.placement import DIRECT, takes_turns
+from vime.config import AlgorithmName, LoraDelivery, Mode, RunConfig
 from vime.errors import ConfigError, Problem
 from vime.model.adapter import KEY, RANKS, read_shape, start_problems
 from vime.model.size import adapted_shapes
+
+SHARED = (
+    "precision",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "virtual_pipeline_parallel_size",
+    "data_parallel_size",
+    "context_parallel_size",
+    "expert_parallel_size",
+    "recompute",
+    "num_threads",
+    "overlap_gradient_reduction",
+)
+"""Settings of the trainer that are those of the model, which several adapters share."""
+OWN = ("serving.models.actor.max_model_len",)
+"""Settings of the model that are the agent's, and may differ between adapters."""
 
 
 def targets(config: RunConfig) -> list[Problem]:
@@ -62,6 +80,51 @@ def served(config: RunConfig) -> list[Problem]:
         else:
             problems += _readable(key, model.adapter)
     return problems
+
+
+def together(config: RunConfig) -> list[Problem]:
+    """Several adapters share model, trainer, servers and machines, and differ in all else; servers get each by itself."""
+    if not config.adapters:
+        return []
+    names, problems = ", ".join(config.adapters), list[Problem]()
+    if config.mode not in (Mode.train, Mode.plan) or config.rehearse:
+        remedy = "several adapters are trained, and nothing else: leave them out, and name one by serving.models.actor.adapter"
+        problems.append(Problem(key="adapters", value=names, remedy=remedy))
+    if takes_turns(config):
+        remedy = (
+            "one adapter generates while another is trained, so they need servers with GPUs of their own: cluster.colocated=false"
+        )
+        problems.append(Problem(key="adapters", value=names, remedy=remedy))
+    (first_name, first), *_ = config.adapters.items()
+    for name, own in config.adapters.items():
+        key = f"adapters.{name}"
+        if not own.trainer.lora.rank:
+            problems.append(Problem(key=f"{key}: {KEY}.rank", value=0, remedy="an adapter has a rank of at least 1"))
+        if own.serving.lora is LoraDelivery.merge:
+            remedy = "merged weights are those of one adapter: set serving.lora=adapter"
+            problems.append(Problem(key=f"{key}: serving.lora", value=own.serving.lora.value, remedy=remedy))
+        if own.algorithm.name is AlgorithmName.sft:
+            remedy = "demonstrations are learned in a run of one adapter: choose another algorithm, or leave the others out"
+            problems.append(Problem(key=f"{key}: algorithm", value="sft", remedy=remedy))
+        for field, (theirs, ours) in _differences(first, own).items():
+            remedy = f"it is {theirs} for {first_name}, and all adapters share it: give it for the whole run"
+            problems.append(Problem(key=f"{key}: {field}", value=ours, remedy=remedy))
+    return problems
+
+
+def _differences(one: RunConfig, other: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """The settings of what adapters share, where two configurations differ."""
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in ("model", "cluster", "deterministic")}
+    pairs |= {f"trainer.{name}": (getattr(one.trainer, name), getattr(other.trainer, name)) for name in SHARED}
+    pairs["serving.models.actor"] = (one.serving.models.get("actor"), other.serving.models.get("actor"))
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, (ours, theirs) in pairs.items():
+        if is_dataclass(ours) and is_dataclass(theirs):
+            own = {field.name: (getattr(ours, field.name), getattr(theirs, field.name)) for field in fields(ours)}
+            found |= {f"{name}.{key}": pair for key, pair in own.items() if pair[0] != pair[1]}
+        elif ours != theirs:
+            found[name] = (ours, theirs)
+    return {name: pair for name, pair in found.items() if name not in OWN}
 
 
 def _readable(key: str, folder: str) -> list[Problem]:
