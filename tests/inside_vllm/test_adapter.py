@@ -64,7 +64,8 @@ class AdapterTrainer:
         description = adapter.describe(LoraConfig(rank=RANK, alpha=ALPHA, targets=TARGETS), base=self._base)
         write_adapter(tensors.items(), folder=own, description=description)
         file = str(own / adapter.WEIGHTS)
-        return WeightPayload(version=version, adapter=self.name, files=[file], num_tensors=len(tensors), digest=digest.hexdigest())
+        about: dict[str, Any] = {"adapter": self.name, "num_tensors": len(tensors), "digest": digest.hexdigest()}
+        return WeightPayload(version=version, files=[file], **about)
 
     def logprobs(self, tokens: list[int], count: int) -> list[float]:
         """Of the last tokens."""

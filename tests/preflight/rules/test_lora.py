@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vime.config import LoraDelivery, LoraTarget, Mode, ModelConfig, RunConfig, ServedModelConfig, WeightTransfer
+from vime.config import AlgorithmName, LoraDelivery, LoraTarget, Mode, ModelConfig, RunConfig, ServedModelConfig, WeightTransfer
 from vime.model.adapter import describe, read_shape, start_problems
 from vime.model.size import adapted_shapes
 from vime.preflight.rules import lora
@@ -175,3 +176,60 @@ def test_adapters_of_served_models_are_read_before_a_server_starts(write: Callab
     assert "trainer.lora.start" in lora.served(config)[0].remedy
     config.mode = Mode.eval
     assert lora.served(config) == []
+
+
+def several(**changes: Callable[[RunConfig], Any]) -> RunConfig:
+    """A run of two adapters; each change is made to the second, or with `all_` before its name to both and to the run."""
+    run, adapters = config_of(rank=4), {name: config_of(rank=4) for name in ("one", "two")}
+    for config in (run, *adapters.values()):
+        config.model = replace(MODEL)
+        config.serving.lora = LoraDelivery.adapter
+        config.serving.models["actor"] = ServedModelConfig(trained=True)
+    for name, change in changes.items():
+        for config in (run, *adapters.values()) if name.startswith("all_") else (adapters["two"],):
+            change(config)
+    run.adapters = adapters
+    return run
+
+
+def test_adapters_may_differ_in_what_they_learn() -> None:
+    def learn(config: RunConfig) -> None:
+        config.trainer.lr, config.trainer.lora.rank, config.seed, config.rollout.num_prompts = 1e-3, 2, 7, 3
+        config.algorithm.name = AlgorithmName.rloo
+
+    assert lora.together(several(two=learn)) == [] and lora.together(config_of(rank=4)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("trainer.lora.rank", 0, "at least 1"),
+        ("serving.lora", LoraDelivery.merge, "those of one adapter"),
+        ("algorithm.name", AlgorithmName.sft, "a run of one adapter"),
+        ("model.checkpoint", "maker/other", "it is maker/small for one"),
+        ("trainer.recompute", True, "give it for the whole run"),
+        ("serving.models.actor.num_replicas", 2, "it is 1 for one"),
+    ],
+)
+def test_adapters_share_the_model_and_its_servers(key: str, value: Any, words: str) -> None:
+    def change(config: RunConfig) -> None:
+        *path, name = key.split(".")
+        owner: Any = config
+        for part in path:
+            owner = owner[part] if isinstance(owner, dict) else getattr(owner, part)
+        setattr(owner, name, value)
+
+    (problem,) = lora.together(several(two=change))
+    assert problem.key == f"adapters.two: {key.removesuffix('.name')}" and words in problem.remedy
+
+
+def test_several_adapters_are_only_trained_and_do_not_take_turns_with_their_servers() -> None:
+    (problem,) = lora.together(several(all_=lambda config: setattr(config, "mode", Mode.eval)))
+    assert problem.key == "adapters" and "leave them out" in problem.remedy
+
+    def turns(config: RunConfig) -> None:
+        config.cluster.gpus_per_node = config.cluster.num_trainer_gpus = config.cluster.num_server_gpus = 1
+        config.cluster.colocated = True
+
+    (problem,) = lora.together(several(all_=turns))
+    assert "GPUs of their own" in problem.remedy

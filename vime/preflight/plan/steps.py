@@ -19,6 +19,12 @@ def summary(config: RunConfig) -> list[str]:
     adapters = f", adapters of rank {lora.rank} with {trained} are trained" if lora.rank else ""
     seed = f"seed {config.seed}" + (", repeatable on one machine (deterministic)" if config.deterministic else "")
     return [
+        *[f"adapter {name}: {_adapter(own)}" for name, own in config.adapters.items()],
+        *(
+            ["each has rollout workers, batches and evaluations of its own; what follows is the first's"]
+            if config.adapters
+            else []
+        ),
         f"{config.name}: {config.method.name or 'own functions'}, {seed}",
         f"objective: {config.algorithm.name.value}: {describe(config.algorithm)}",
         f"model {model.name} ({count(num_parameters(model))} parameters, {config.trainer.precision.value}{adapters}), "
@@ -28,6 +34,13 @@ def summary(config: RunConfig) -> list[str]:
         f"{config.trainer.save_every} steps, {config.trainer.keep_checkpoints}{best} kept",
         *([f"weights reach the servers {weight_transfer(config)}"] if config.algorithm.name is not AlgorithmName.sft else []),
     ]
+
+
+def _adapter(config: RunConfig) -> str:
+    """What an adapter of several learns, and how."""
+    trainer = config.trainer
+    how = f"rank {trainer.lora.rank}, lr {trainer.lr:g}, {trainer.num_steps} steps"
+    return f"{config.method.name or 'own functions'}, {config.algorithm.name.value}: {describe(config.algorithm)}; {how}"
 
 
 WAYS = {
