@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from vime.config.agent import DataConfig, DatasetConfig, MethodConfig, ModelConfig, SessionConfig
 from vime.config.choices import (
+    PROBABILITY_MASKS,
     TRY,
     Aggregation,
     AlgorithmName,
@@ -66,6 +67,7 @@ from vime.config.surroundings import (
 )
 
 __all__ = [
+    "PROBABILITY_MASKS",
     "TRY",
     "Aggregation",
     "AlgorithmConfig",
