@@ -57,6 +57,8 @@ def keys_of(**settings: Any) -> set[str]:
 CUSTOM: dict[str, Any] = {"name": AlgorithmName.custom}
 WRONG_WITH_NEW_SURROGATES: list[tuple[str, dict[str, Any]]] = [
     *(("old_logprobs", {"surrogate": mask, "old_logprobs": OldLogprobs.trainer}) for mask in PROBABILITY_MASKS),
+    *(("correction.mode", {"surrogate": mask, "correction": TRUNCATE}) for mask in PROBABILITY_MASKS),
+    ("correction.veto", {"surrogate": Surrogate.ipo, "correction": CorrectionConfig(veto=1e-4)}),
     *(("ratio", {"surrogate": each, "ratio": RatioLevel.sequence}) for each in (*PROBABILITY_MASKS, Surrogate.gmpo)),
     ("overlong_max_tokens", {"normalization": Normalization.mean, "overlong_max_tokens": 10}),
     ("normalization", {"normalization": Normalization.mean, "baseline": Baseline.none}),
@@ -90,7 +92,8 @@ def test_every_number_of_a_surrogate_may_be_set_with_it_and_is_named_in_the_reme
     config.algorithm.surrogate, config.algorithm.tau_negative = Surrogate.ipo, 2.0
     (problem,) = unread_numbers(config)
     assert problem.remedy == (
-        "has no effect with algorithm.surrogate=ipo, which reads max_divergence: remove it, or use algorithm.surrogate=sapo"
+        "has no effect with algorithm.surrogate=ipo, which reads max_divergence: use the default, 1.05, or "
+        "algorithm.surrogate=sapo"
     )
     config.algorithm.loss = "mine.loss"
     assert unread_numbers(config) == []

@@ -104,9 +104,19 @@ def combinations(config: RunConfig) -> list[Problem]:
         return []
     corrects, surrogate = _corrects(config), algorithm.surrogate
     masks, takes_tokens = surrogate in PROBABILITY_MASKS, surrogate in (*PROBABILITY_MASKS, Surrogate.gmpo)
+    by_mode = algorithm.correction.mode is not CorrectionMode.none
     wrong = (
         (
-            corrects and algorithm.old_logprobs is OldLogprobs.engine,
+            corrects and masks,
+            Problem(
+                key="algorithm.correction.mode" if by_mode else "algorithm.correction.veto",
+                value=algorithm.correction.mode.value if by_mode else algorithm.correction.veto,
+                remedy=f"the ratio of algorithm.surrogate={surrogate.value} refers to the sampler, and needs no correction: use "
+                f"{'none' if by_mode else 0}, or algorithm.surrogate=clipped",
+            ),
+        ),
+        (
+            corrects and not masks and algorithm.old_logprobs is OldLogprobs.engine,
             Problem(
                 key="algorithm.old_logprobs",
                 value=algorithm.old_logprobs.value,
@@ -175,8 +185,8 @@ def unread_numbers(config: RunConfig) -> list[Problem]:
         if value != unset:
             others = " or ".join(surrogate.value for surrogate, names in NUMBERS_OF.items() if name in names)
             remedy = (
-                f"has no effect with algorithm.surrogate={algorithm.surrogate.value}, which reads {', '.join(read)}: remove it, "
-                f"or use algorithm.surrogate={others}"
+                f"has no effect with algorithm.surrogate={algorithm.surrogate.value}, which reads {', '.join(read)}: use the "
+                f"default, {written(unset)}, or algorithm.surrogate={others}"
             )
             problems.append(Problem(key=f"algorithm.{name}", value=value, remedy=remedy))
     return problems
