@@ -301,5 +301,6 @@ def test_maxrl_learns_nothing_without_success_and_refuses_negative_rewards():
     assert group_advantages(config, [make_group(rollouts)]) == {0: 0.0, 1: 0.0}
     rollouts[0].samples[0].reward = 1.0
     assert group_advantages(config, [make_group(rollouts)]) == {0: [0.0, 0.0], 1: [0.0]}
-    with pytest.raises(HookError, match=r"rollout 7 has the reward -1: give rewards of at least 0, or use"):
-        compare(config, {3: 1.0, 7: -1.0})
+    for others in ([make_rollout(3, 1.0, [1])], []):
+        with pytest.raises(HookError, match=r"rollout 7 has the reward -1: give rewards of at least 0, or use"):
+            group_advantages(config, [make_group([*others, make_rollout(7, -1.0, [1])])])

@@ -22,7 +22,8 @@ Advantages = float | list[float]
 def group_advantages(config: AlgorithmConfig, groups: list[Group]) -> dict[int, Advantages]:
     """The advantage of every trained rollout by `rollout_id`, with one for each sample where their rewards differ.
 
-    With a baseline, advantages are zero in a group of one rollout and in a group whose rewards are all equal.
+    With a baseline, advantages are zero in a group of one rollout and in a group whose rewards are all equal. Raises HookError
+    for a negative reward with `normalization=mean`.
     """
     advantages: dict[int, Advantages] = {}
     for group in groups:
@@ -38,7 +39,6 @@ def compare(config: AlgorithmConfig, rewards: dict[int, float]) -> dict[int, flo
     """Advantages from the rewards of one group; the result does not depend on their order, down to the last bit.
 
     Example: `{3: 1.0, 5: 0.0, 6: 0.0}` gives `{3: 1.0, 5: -0.5, 6: -0.5}` with `baseline=leave_one_out normalization=none`.
-    Raises HookError if a reward is negative and `normalization=mean` divides by their mean.
     """
     if config.baseline is Baseline.none:
         return dict(rewards)
@@ -53,13 +53,6 @@ def compare(config: AlgorithmConfig, rewards: dict[int, float]) -> dict[int, flo
 def divisor(config: AlgorithmConfig, rewards: dict[int, float], deviation: float) -> float:
     """The divisor of the differences to the baseline: the deviation or the mean of the rewards of a group, or 1."""
     if config.normalization is Normalization.mean:
-        if wrong := {rollout_id: reward for rollout_id, reward in rewards.items() if reward < 0}:
-            rollout_id, reward = next(iter(wrong.items()))
-            remedy = "give rewards of at least 0, or use algorithm.normalization=std"
-            raise HookError(
-                f"algorithm.normalization=mean divides by the mean reward of a group, and rollout {rollout_id} has the reward "
-                f"{reward:g}: {remedy}"
-            )
         return fmean(rewards.values())
     return deviation + EPSILON if config.normalization is Normalization.std else 1.0
 
@@ -71,6 +64,7 @@ def _compare_group(config: AlgorithmConfig, rollouts: list[Rollout]) -> dict[int
     the group is then over all samples, and every rollout has equal weight.
     """
     rewards = {rollout.rollout_id: shaped_reward(config, rollout) for rollout in rollouts}
+    _check_divisible(config, rewards)
     differences = {rollout.rollout_id: reward_differences(rollout) for rollout in rollouts}
     if not any(map(any, differences.values())):
         return {**compare(config, rewards)}
@@ -84,6 +78,15 @@ def _compare_group(config: AlgorithmConfig, rollouts: list[Rollout]) -> dict[int
     if not scale:  # all rewards of rollouts are 0, and MaxRL learns from successes alone
         return {key: [0.0] * len(differences[key]) for key in rewards}
     return {key: [(found[key] + each) / scale for each in differences[key]] for key in rewards}
+
+
+def _check_divisible(config: AlgorithmConfig, rewards: dict[int, float]) -> None:
+    """Raises HookError if `normalization=mean` is to divide by the mean of negative rewards."""
+    wrong = [rollout_id for rollout_id, reward in rewards.items() if reward < 0]
+    if wrong and config.normalization is Normalization.mean:
+        remedy = "give rewards of at least 0, or use algorithm.normalization=std"
+        found = f"rollout {wrong[0]} has the reward {rewards[wrong[0]]:g}"
+        raise HookError(f"algorithm.normalization=mean divides by the mean reward of a group, and {found}: {remedy}")
 
 
 def reward_differences(rollout: Rollout) -> list[float]:
