@@ -11,6 +11,7 @@ from vime.algorithm.batch import build_updates
 from vime.algorithm.filter import dynamic_sampling
 from vime.algorithm.policy_gradient import PolicyGradient
 from vime.config import Aggregation, AlgorithmConfig, Baseline, Credit, MethodConfig, Normalization, RolloutConfig, RunConfig
+from vime.errors import HookError
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 
@@ -157,6 +158,7 @@ def test_advantages_equal_a_plain_loop_over_unequal_groups(baseline: Baseline, n
             others = [r.reward for r in present if r is not rollout]
             base = {"mean": statistics.mean(rewards), "leave_one_out": statistics.mean(others or rewards), "none": 0.0}
             scale = statistics.stdev(rewards) + 1e-6 if normalization is Normalization.std and len(rewards) > 1 else 1.0
+            scale = statistics.fmean(rewards) or 1.0 if normalization is Normalization.mean else scale
             if baseline is Baseline.none:
                 scale = 1.0
             expected[rollout.rollout_id] = (rollout.reward - base[baseline.value]) / scale
@@ -258,7 +260,7 @@ def test_samples_whose_rewards_differ_have_advantages_of_their_own(baseline: Bas
     for sample, reward in zip(rollouts[0].samples, (0.0, 1.0)):
         sample.reward = reward
     scale = statistics.fmean([0.25, 0.25, 0.25]) * 3 / 2  # squares around the mean 0.5, each rollout of equal weight
-    scale = scale**0.5 + 1e-6 if normalization is Normalization.std else 1.0
+    scale = {Normalization.std: scale**0.5 + 1e-6, Normalization.mean: 0.5, Normalization.none: 1.0}[normalization]
     stretch = 1.5 if baseline is Baseline.leave_one_out else 1.0
     found = group_advantages(config, [make_group(rollouts)])
     assert found == {
@@ -282,3 +284,23 @@ def test_equal_sample_rewards_change_nothing_and_different_ones_are_a_signal():
     rollouts[0].samples[0].reward, rollouts[0].samples[1].reward = 0.0, 1.0
     first, second = group_advantages(AlgorithmConfig(), [make_group(rollouts)])[0]  # pyright: ignore[reportGeneralTypeIssues]
     assert first == -second < 0 and dynamic_sampling(RolloutConfig(), make_group(rollouts))
+
+
+@pytest.mark.parametrize("successes", [1, 2, 5])
+def test_maxrl_is_the_mean_score_of_the_successes_minus_that_of_all(successes: int):
+    scores = [0.3, -1.0, 2.0, 0.5, 4.0]
+    rewards = {number: float(number < successes) for number in range(5)}
+    found = compare(AlgorithmConfig(normalization=Normalization.mean), rewards)
+    estimate = statistics.fmean(found[number] * score for number, score in enumerate(scores))
+    assert estimate == pytest.approx(statistics.fmean(scores[:successes]) - statistics.fmean(scores))
+
+
+def test_maxrl_learns_nothing_without_success_and_refuses_negative_rewards():
+    config = AlgorithmConfig(normalization=Normalization.mean)
+    rollouts = [make_rollout(0, 0.0, [2, 3]), make_rollout(1, 0.0, [1])]
+    assert group_advantages(config, [make_group(rollouts)]) == {0: 0.0, 1: 0.0}
+    rollouts[0].samples[0].reward = 1.0
+    assert group_advantages(config, [make_group(rollouts)]) == {0: [0.0, 0.0], 1: [0.0]}
+    for others in ([make_rollout(3, 1.0, [1])], []):
+        with pytest.raises(HookError, match=r"rollout 7 has the reward -1: give rewards of at least 0, or use"):
+            group_advantages(config, [make_group([*others, make_rollout(7, -1.0, [1])])])

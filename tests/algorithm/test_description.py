@@ -1,7 +1,16 @@
 """The plan says what an objective is made of."""
 
 from vime.algorithm.description import describe
-from vime.config import AlgorithmConfig, CorrectionConfig, CorrectionMode, KLPlace, RatioLevel
+from vime.config import (
+    PROBABILITY_MASKS,
+    AlgorithmConfig,
+    CorrectionConfig,
+    CorrectionMode,
+    KLPlace,
+    Normalization,
+    RatioLevel,
+    Surrogate,
+)
 from vime.preflight.compose import compose_run
 
 
@@ -17,8 +26,14 @@ def test_a_change_of_any_part_shows():
         {"kl_coefficient": 0.1, "kl_place": KLPlace.reward},
         {"correction": CorrectionConfig(mode=CorrectionMode.mask)},
         {"loss": "mine.loss"},
+        *({"normalization": normalization} for normalization in Normalization if normalization is not Normalization.std),
+        *({"surrogate": surrogate} for surrogate in Surrogate if surrogate is not Surrogate.clipped),
+        {"surrogate": Surrogate.gmpo, "clip_low": 0.3},
+        {"surrogate": Surrogate.sapo, "tau_positive": 1.1},
+        {"surrogate": Surrogate.sapo, "tau_negative": 1.1},
+        *({"surrogate": surrogate, "max_divergence": 0.25} for surrogate in PROBABILITY_MASKS),
     ]
-    assert len({describe(AlgorithmConfig(**change)) for change in changes} | {plain}) == 9
+    assert len({describe(AlgorithmConfig(**change)) for change in changes} | {plain}) == len(changes) + 1
 
 
 def test_the_values_of_a_methods_paper_are_seen_under_grpo():

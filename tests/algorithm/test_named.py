@@ -1,5 +1,6 @@
 """Every algorithm as `conf/algorithm` composes it equals its paper's formula, written out per rollout, with its gradient."""
 
+import math
 import random
 import statistics
 
@@ -17,7 +18,8 @@ from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 Logprobs = list[torch.Tensor]
 """Current logprobs of a response's tokens; leaves of the graph."""
-NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
+NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo", "sapo", "gmpo", "ipo", "dppo", "dppo_kl", "maxrl")
+NAMES += ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 
 
 class Problem:
@@ -29,7 +31,7 @@ class Problem:
         self.rewards[0][:2] = [1.0, 0.0]
         self.old, self.reference, self.current = {}, {}, {}
         for number in range(9):
-            base = [-generator.uniform(0.5, 3.0) for _ in range(generator.randint(1, 6))]
+            base = [-generator.uniform(0.9, 3.0) for _ in range(generator.randint(1, 6))]
             self.old[number] = [value + generator.gauss(0, 0.2) for value in base]
             self.reference[number] = [value + generator.gauss(0, 0.2) for value in base]
             self.current[number] = [leaf(value + generator.gauss(0, 0.2)) for value in base]
@@ -94,8 +96,9 @@ def papers(name: str, problem: Problem, *, budget: int) -> torch.Tensor:
             deviation = statistics.stdev(rewards)
             normalized = (reward - statistics.mean(rewards)) / (deviation + 1e-6)
             advantages[number] = {
-                **{each: normalized for each in ("grpo", "dapo", "gspo", "cispo")},
-                "dr_grpo": reward - statistics.mean(rewards),
+                **{each: normalized for each in ("grpo", "dapo", "gspo", "cispo", "sapo", "gmpo")},
+                **{each: reward - statistics.mean(rewards) for each in ("dr_grpo", "ipo", "dppo", "dppo_kl")},
+                "maxrl": (reward - statistics.mean(rewards)) / (statistics.mean(rewards) or 1.0),
                 "rloo": reward - statistics.mean(others),
                 "reinforce_plus_plus": reward,
                 "reinforce_plus_plus_baseline": reward - statistics.mean(rewards),
@@ -114,10 +117,12 @@ def papers(name: str, problem: Problem, *, budget: int) -> torch.Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for n, values in per_token.items():
         objective = of_one_response(name, problem.current[n], problem.old[n], problem.reference[n], values)
-        if name in ("dr_grpo", "rloo"):
+        if name in ("dr_grpo", "rloo", "dppo", "dppo_kl"):
             total = total + objective / budget / len(per_token)
-        elif name == "gspo":
+        elif name in ("gspo", "gmpo"):
             total = total + objective / len(per_token)
+        elif name == "sapo":
+            total = total + objective / len(values) / len(per_token)
         else:
             total = total + objective / num_tokens
     return -total
@@ -126,20 +131,38 @@ def papers(name: str, problem: Problem, *, budget: int) -> torch.Tensor:
 def of_one_response(
     name: str, current: Logprobs, old: list[float], reference: list[float], advantages: list[float]
 ) -> torch.Tensor:
-    """The sum over tokens, GSPO's single term for the sequence."""
+    """The sum over tokens, GSPO's and GMPO's single term for the sequence."""
     if name == "gspo":
         log_ratio = sum((c - o for c, o in zip(current, old)), torch.zeros((), dtype=torch.float64)) / len(old)
         return clipped(torch.exp(log_ratio), advantages[0], 1 - 3e-4, 1 + 4e-4)
+    if name == "gmpo":
+        sign = 1.0 if advantages[0] > 0 else -1.0
+        ratios = [clipped(torch.exp(c - o), sign, 0.6703, 1.4918) * sign for c, o in zip(current, old)]
+        return torch.stack(ratios).prod() ** (1 / len(old)) * advantages[0]
     total = torch.zeros((), dtype=torch.float64)
     for c, o, r, advantage in zip(current, old, reference, advantages):
         ratio = torch.exp(c - o)
         if name == "cispo":
             total = total + min(float(ratio.detach()), 5.0) * advantage * c
+        elif name == "sapo":
+            tau = 1.0 if advantage > 0 else 1.05
+            total = total + 4 / tau / (1 + torch.exp(-tau * (ratio - 1))) * advantage
+        elif name in ("ipo", "dppo", "dppo_kl"):
+            total = total + (0.0 if is_masked(name, math.exp(c.detach()), math.exp(o), advantage) else 1.0) * ratio * advantage
         else:
             total = total + clipped(ratio, advantage, 0.8, 1.28 if name == "dapo" else 1.2)
         if name == "reinforce_plus_plus_baseline":
             total = total - 1e-3 * (c - r) ** 2 / 2
     return total
+
+
+def is_masked(name: str, p: float, q: float, advantage: float) -> bool:
+    """True for a token that IPO or DPPO drops: p is the trainer's probability, q the sampler's."""
+    if name == "ipo":
+        return abs(p - q) > 0.3
+    kl = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+    is_away = (advantage > 0 and p > q) or (advantage < 0 and p < q)
+    return is_away and (kl > 0.05 if name == "dppo_kl" else abs(p - q) > 0.15)
 
 
 def clipped(ratio: torch.Tensor, advantage: float, low: float, high: float) -> torch.Tensor:

@@ -37,6 +37,9 @@ GEOMETRIC = CorrectionConfig(mode=CorrectionMode.mask, level=CorrectionLevel.geo
 KINDS: dict[str, dict[str, Any]] = {
     "sequence_ratio": {"ratio": RatioLevel.sequence, "old_logprobs": OldLogprobs.trainer},
     "cispo": {"surrogate": Surrogate.cispo, "clip_high": 4.0},
+    "gmpo": {"surrogate": Surrogate.gmpo, "clip_high": 0.5},
+    "sapo": {"surrogate": Surrogate.sapo},
+    "dppo_kl": {"surrogate": Surrogate.dppo_kl, "max_divergence": 0.05},
     "whitened_with_kl_in_reward": {
         "baseline": Baseline.none,
         "normalization": Normalization.none,

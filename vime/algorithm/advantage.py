@@ -2,6 +2,7 @@
 
 GRPO (arXiv 2402.03300, section 4.1.2): A_i = (R_i - mean(R)) / std(R) over the rollouts of a prompt; without the division
 it is Dr. GRPO's (arXiv 2503.20783). RLOO (arXiv 2402.14740, section 3): A_i = R_i - mean of the other rewards.
+MaxRL (arXiv 2602.02710): A_i = (R_i - mean(R)) / mean(R), for rewards that are not negative.
 REINFORCE++ (arXiv 2501.03262): A_i = R_i, whitened over the batch later. Only rollouts whose stop reason counts are part of the
 baseline (`vime.types.COUNTS`).
 """
@@ -10,6 +11,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 from vime.config import AlgorithmConfig, Baseline, Normalization
+from vime.errors import HookError
 from vime.types import Group, Rollout
 
 EPSILON = 1e-6
@@ -20,7 +22,8 @@ Advantages = float | list[float]
 def group_advantages(config: AlgorithmConfig, groups: list[Group]) -> dict[int, Advantages]:
     """The advantage of every trained rollout by `rollout_id`, with one for each sample where their rewards differ.
 
-    With a baseline, advantages are zero in a group of one rollout and in a group whose rewards are all equal.
+    With a baseline, advantages are zero in a group of one rollout and in a group whose rewards are all equal. Raises HookError
+    for a negative reward with `normalization=mean`.
     """
     advantages: dict[int, Advantages] = {}
     for group in groups:
@@ -43,8 +46,15 @@ def compare(config: AlgorithmConfig, rewards: dict[int, float]) -> dict[int, flo
         return dict.fromkeys(rewards, 0.0)
     number, mean = len(rewards), fmean(rewards.values())
     to_others = number / (number - 1) if config.baseline is Baseline.leave_one_out else 1.0
-    scale = stdev(rewards.values()) + EPSILON if config.normalization is Normalization.std else 1.0
+    scale = divisor(config, rewards, stdev(rewards.values()))
     return {rollout_id: (reward - mean) * to_others / scale for rollout_id, reward in rewards.items()}
+
+
+def divisor(config: AlgorithmConfig, rewards: dict[int, float], deviation: float) -> float:
+    """The divisor of the differences to the baseline: the deviation or the mean of the rewards of a group, or 1."""
+    if config.normalization is Normalization.mean:
+        return fmean(rewards.values())
+    return deviation + EPSILON if config.normalization is Normalization.std else 1.0
 
 
 def _compare_group(config: AlgorithmConfig, rollouts: list[Rollout]) -> dict[int, Advantages]:
@@ -54,17 +64,29 @@ def _compare_group(config: AlgorithmConfig, rollouts: list[Rollout]) -> dict[int
     the group is then over all samples, and every rollout has equal weight.
     """
     rewards = {rollout.rollout_id: shaped_reward(config, rollout) for rollout in rollouts}
+    _check_divisible(config, rewards)
     differences = {rollout.rollout_id: reward_differences(rollout) for rollout in rollouts}
     if not any(map(any, differences.values())):
         return {**compare(config, rewards)}
     if config.baseline is not Baseline.none and len(rollouts) < 2:
         return dict.fromkeys(rewards, 0.0)
     found, scale = compare(replace(config, normalization=Normalization.none), rewards), 1.0
-    if config.baseline is not Baseline.none and config.normalization is Normalization.std:
+    if config.baseline is not Baseline.none:
         mean = fmean(rewards.values())
         squares = [fmean((rewards[key] + each - mean) ** 2 for each in differences[key] or [0.0]) for key in rewards]
-        scale = (sum(squares) / (len(squares) - 1)) ** 0.5 + EPSILON
+        scale = divisor(config, rewards, (sum(squares) / (len(squares) - 1)) ** 0.5)
+    if not scale:  # all rewards of rollouts are 0, and MaxRL learns from successes alone
+        return {key: [0.0] * len(differences[key]) for key in rewards}
     return {key: [(found[key] + each) / scale for each in differences[key]] for key in rewards}
+
+
+def _check_divisible(config: AlgorithmConfig, rewards: dict[int, float]) -> None:
+    """Raises HookError if `normalization=mean` is to divide by the mean of negative rewards."""
+    wrong = [rollout_id for rollout_id, reward in rewards.items() if reward < 0]
+    if wrong and config.normalization is Normalization.mean:
+        remedy = "give rewards of at least 0, or use algorithm.normalization=std"
+        found = f"rollout {wrong[0]} has the reward {rewards[wrong[0]]:g}"
+        raise HookError(f"algorithm.normalization=mean divides by the mean reward of a group, and {found}: {remedy}")
 
 
 def reward_differences(rollout: Rollout) -> list[float]:

@@ -1,11 +1,25 @@
 """A training objective in one line, which shows every option that a preset or a recipe has set."""
 
-from vime.config import Aggregation, AlgorithmConfig, AlgorithmName, Baseline, CorrectionMode, Normalization, RatioLevel
+from vime.config import (
+    Aggregation,
+    AlgorithmConfig,
+    AlgorithmName,
+    Baseline,
+    CorrectionMode,
+    Normalization,
+    RatioLevel,
+    Surrogate,
+)
 
 BASELINES = {
     Baseline.mean: "reward minus group mean",
     Baseline.leave_one_out: "reward minus mean of the others in the group",
     Baseline.none: "reward",
+}
+DIVISORS = {
+    Normalization.std: ", divided by group deviation",
+    Normalization.mean: ", divided by group mean",
+    Normalization.none: "",
 }
 
 
@@ -20,20 +34,37 @@ def describe(config: AlgorithmConfig) -> str:
     if config.name is AlgorithmName.sft:
         return "negative log-likelihood of demonstrations"
     advantage = BASELINES[config.baseline]
-    advantage += ", divided by group deviation" if config.normalization is Normalization.std else ""
+    advantage += DIVISORS[config.normalization]
     advantage += ", whitened over the batch" if config.whitening else ""
-    weight = "sequence" if config.ratio is RatioLevel.sequence else "token"
-    ratio = f"{config.surrogate.value} {weight} ratio {1 - config.clip_low:g} … {1 + config.clip_high:g}"
-    ratio += f", dual clip {config.dual_clip:g}" if config.dual_clip is not None else ""
     constant = config.aggregation is Aggregation.constant
     over = (
         "samples of a rollout, then over rollouts" if config.aggregation is Aggregation.nested else f"{config.aggregation.value}s"
     )
     average = f"sum divided by {config.constant_tokens} tokens" if constant else f"mean over {over}"
     kl = f"KL {config.kl_coefficient:g} {config.kl_estimator.value} in the {config.kl_place.value}"
-    parts = [advantage if config.advantage is None else config.advantage, ratio if config.loss is None else config.loss]
+    parts = [advantage if config.advantage is None else config.advantage]
+    parts += [describe_ratio(config) if config.loss is None else config.loss]
     parts += [average, kl if config.kl_coefficient else "no KL"]
     if config.correction.mode is not CorrectionMode.none:
         bounds = f"{config.correction.low:g} … {config.correction.high:g}"
         parts.append(f"engine ratio {config.correction.mode.value} at {config.correction.level.value} level, {bounds}")
     return "; ".join(parts)
+
+
+def describe_ratio(config: AlgorithmConfig) -> str:
+    """The importance ratio and what bounds it. Example: `clipped token ratio 0.8 … 1.2`."""
+    ratio = "sequence ratio" if config.ratio is RatioLevel.sequence else "token ratio"
+    bounds = f"{1 - config.clip_low:g} … {1 + config.clip_high:g}"
+    most = f"{config.max_divergence:g}"
+    if config.surrogate is Surrogate.sapo:
+        return f"{ratio} through a sigmoid gate, temperatures {config.tau_positive:g} and {config.tau_negative:g}"
+    if config.surrogate is Surrogate.gmpo:
+        return f"geometric mean of token ratios clipped to {bounds}"
+    if config.surrogate is Surrogate.ipo:
+        return f"{ratio}, masked where probabilities of trainer and sampler differ by more than {most}"
+    if config.surrogate is Surrogate.dppo_tv:
+        return f"{ratio}, masked where the probability moved in the direction of the advantage by more than {most}"
+    if config.surrogate is Surrogate.dppo_kl:
+        return f"{ratio}, masked where the probability moved in the direction of the advantage by a binary KL of more than {most}"
+    dual = f", dual clip {config.dual_clip:g}" if config.dual_clip is not None else ""
+    return f"{config.surrogate.value} {ratio} {bounds}{dual}"

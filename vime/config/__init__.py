@@ -9,6 +9,7 @@ from typing import Any
 
 from vime.config.agent import DataConfig, DatasetConfig, MethodConfig, ModelConfig, SessionConfig
 from vime.config.choices import (
+    PROBABILITY_MASKS,
     TRY,
     Aggregation,
     AlgorithmName,
@@ -68,6 +69,7 @@ from vime.config.surroundings import (
 
 __all__ = [
     "ACTOR",
+    "PROBABILITY_MASKS",
     "TRY",
     "Aggregation",
     "AlgorithmConfig",

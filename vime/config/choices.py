@@ -44,6 +44,12 @@ class AlgorithmName(Enum):
     rloo = "rloo"
     gspo = "gspo"
     cispo = "cispo"
+    sapo = "sapo"
+    gmpo = "gmpo"
+    ipo = "ipo"
+    dppo = "dppo"
+    dppo_kl = "dppo_kl"
+    maxrl = "maxrl"
     reinforce_plus_plus = "reinforce_plus_plus"
     reinforce_plus_plus_baseline = "reinforce_plus_plus_baseline"
     sft = "sft"
@@ -58,9 +64,10 @@ class Baseline(Enum):
 
 
 class Normalization(Enum):
-    """The divisor of the difference to the baseline: the standard deviation of the group, or none."""
+    """The divisor of the difference to the baseline: the standard deviation of the group, its mean reward (MaxRL), or none."""
 
     std = "std"
+    mean = "mean"
     none = "none"
 
 
@@ -72,10 +79,26 @@ class RatioLevel(Enum):
 
 
 class Surrogate(Enum):
-    """Use of the importance ratio in the loss: PPO's clipped objective, or CISPO's clipped weight, which masks no gradient."""
+    """Use of the importance ratio in the loss: clipping, a weight, a gate, a geometric mean, or a mask by probabilities."""
 
     clipped = "clipped"
+    """PPO's objective: a ratio beyond the clip range in the direction of its advantage has no gradient."""
     cispo = "cispo"
+    """The clipped ratio as a weight of the logprob, which masks no gradient."""
+    sapo = "sapo"
+    """A sigmoid of the ratio in place of the clip range: the gradient fades with the distance to 1."""
+    gmpo = "gmpo"
+    """The geometric mean of a sequence's ratios, each clipped as by PPO before the mean is taken."""
+    ipo = "ipo"
+    """The ratio, masked where trainer and sampler give a token probabilities more than `max_divergence` apart."""
+    dppo_tv = "dppo_tv"
+    """The ratio, masked where the probability has moved by more than `max_divergence` in the direction of the advantage."""
+    dppo_kl = "dppo_kl"
+    """The same with the binary KL divergence, between the token and all others, in place of the distance."""
+
+
+PROBABILITY_MASKS = (Surrogate.ipo, Surrogate.dppo_tv, Surrogate.dppo_kl)
+"""Surrogates that compare the trainer's probability of a token with the sampler's."""
 
 
 class Credit(Enum):

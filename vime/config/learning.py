@@ -68,11 +68,19 @@ class AlgorithmConfig:
     ratio: RatioLevel = RatioLevel.token
     """The unit of the importance ratio: each token or each sequence."""
     surrogate: Surrogate = Surrogate.clipped
-    """Use of the importance ratio in the loss."""
+    """Use of the importance ratio in the loss: PPO's clip range, CISPO's clipped weight, SAPO's gate, GMPO's geometric mean of
+    clipped ratios, or the masks of IPO and DPPO by the probabilities of trainer and sampler."""
     clip_low: Share = 0.2
     """Ratios are clipped at 1 - `clip_low` from below."""
     clip_high: NonNegative = 0.2
     """Ratios are clipped at 1 + `clip_high` from above."""
+    tau_positive: Positive = 1.0
+    """Temperature of the gate of `surrogate=sapo` at positive advantages: the higher it is, the faster gradients fade."""
+    tau_negative: Positive = 1.05
+    """Temperature of that gate at negative advantages."""
+    max_divergence: Positive = 0.15
+    """Largest divergence between the probabilities that trainer and sampler give to a token, beyond which `surrogate=ipo`,
+    `dppo_tv` and `dppo_kl` mask it: a difference of probabilities, or for `dppo_kl` nats."""
     dual_clip: Annotated[float, Range(above=1)] | None = None
     """Bounds the loss of tokens with a negative advantage at `dual_clip` times the advantage (arXiv 1912.09729); null turns the
     bound off."""

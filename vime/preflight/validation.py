@@ -46,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     objective.essence,
     objective.bounds,
     objective.combinations,
+    objective.unread_numbers,
     objective.staleness,
     batch_sizes.updates,
     rollout_settings.partial,

@@ -18,7 +18,7 @@ PANELS: dict[str, dict[str, str]] = {
     "Gradient norm": {"train/grad_norm": "before clipping"},
     "KL to the reference": {"train/kl": "KL"},
     "Entropy": {"train/entropy": "entropy"},
-    "Clipped share of tokens": {"train/clip_fraction": "share of clipped tokens"},
+    "Clipped share of tokens": {"train/clip_fraction": "share of clipped or masked tokens"},
     "Largest importance ratio": {"train/ratio_max": "largest"},
     "Logprobs, server against trainer": {"train/logprob_difference_max": "max", "train/logprob_difference_mean": "mean"},
     "Probe after each sync": {"probe/max_difference_cold": "cold prefix", "probe/max_difference_cached": "cached prefix"},

@@ -5,18 +5,29 @@ from typing import Any
 import pytest
 
 from vime.config import (
+    PROBABILITY_MASKS,
     AlgorithmName,
     Baseline,
     CorrectionConfig,
     CorrectionMode,
     KLPlace,
+    Normalization,
     OldLogprobs,
     RatioLevel,
     RunConfig,
     Surrogate,
 )
 from vime.preflight.compose import compose_run
-from vime.preflight.rules.objective import NAMED, bounds, choices_of, combinations, essence, staleness
+from vime.preflight.rules.objective import (
+    NAMED,
+    NUMBERS_OF,
+    bounds,
+    choices_of,
+    combinations,
+    essence,
+    staleness,
+    unread_numbers,
+)
 from vime.preflight.validation import find_problems
 
 CLUSTERS = ("one_node", "two_nodes")
@@ -40,7 +51,58 @@ def keys_of(**settings: Any) -> set[str]:
     config = RunConfig()
     for name, value in settings.items():
         setattr(config.algorithm, name, value)
-    return {problem.key for rule in (essence, bounds, combinations) for problem in rule(config)}
+    return {problem.key for rule in (essence, bounds, combinations, unread_numbers) for problem in rule(config)}
+
+
+CUSTOM: dict[str, Any] = {"name": AlgorithmName.custom}
+WRONG_WITH_NEW_SURROGATES: list[tuple[str, dict[str, Any]]] = [
+    *(("old_logprobs", {"surrogate": mask, "old_logprobs": OldLogprobs.trainer}) for mask in PROBABILITY_MASKS),
+    *(("correction.mode", {"surrogate": mask, "correction": TRUNCATE}) for mask in PROBABILITY_MASKS),
+    ("correction.veto", {"surrogate": Surrogate.ipo, "correction": CorrectionConfig(veto=1e-4)}),
+    *(("ratio", {"surrogate": each, "ratio": RatioLevel.sequence}) for each in (*PROBABILITY_MASKS, Surrogate.gmpo)),
+    ("overlong_max_tokens", {"normalization": Normalization.mean, "overlong_max_tokens": 10}),
+    ("normalization", {"normalization": Normalization.mean, "baseline": Baseline.none}),
+    ("tau_positive", {"tau_positive": 2.0}),
+    ("max_divergence", {"max_divergence": 0.3}),
+    ("max_divergence", {"surrogate": Surrogate.sapo, "max_divergence": 0.3}),
+    ("clip_high", {"surrogate": Surrogate.ipo, "clip_high": 0.3}),
+    ("dual_clip", {"surrogate": Surrogate.gmpo, "dual_clip": 3.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), WRONG_WITH_NEW_SURROGATES)
+def test_what_makes_no_sense_with_a_surrogate_is_refused_alone(name: str, settings: dict[str, Any]):
+    assert keys_of(**CUSTOM, **settings) == {f"algorithm.{name}"}
+
+
+def test_every_number_of_a_surrogate_may_be_set_with_it_and_is_named_in_the_remedy_of_the_others():
+    values = {
+        "clip_low": 0.1,
+        "clip_high": 0.3,
+        "dual_clip": 3.0,
+        "tau_positive": 2.0,
+        "tau_negative": 2.0,
+        "max_divergence": 0.3,
+    }
+    assert {name for names in NUMBERS_OF.values() for name in names} == set(values)
+    assert set(NUMBERS_OF) == set(Surrogate)
+    for surrogate, names in NUMBERS_OF.items():
+        assert keys_of(**CUSTOM, surrogate=surrogate, **{name: values[name] for name in names}) == set()
+    config = RunConfig()
+    config.algorithm.surrogate, config.algorithm.tau_negative = Surrogate.ipo, 2.0
+    (problem,) = unread_numbers(config)
+    assert problem.remedy == (
+        "has no effect with algorithm.surrogate=ipo, which reads max_divergence: use the default, 1.05, or "
+        "algorithm.surrogate=sapo"
+    )
+    config.algorithm.loss = "mine.loss"
+    assert unread_numbers(config) == []
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_algorithm_contradicts_no_rule(name: AlgorithmName):
+    config = compose_run([f"algorithm={name.value}", "mode=plan"]).config
+    assert [problem for rule in (essence, bounds, combinations, unread_numbers) for problem in rule(config)] == []
 
 
 @pytest.mark.parametrize("key", WRONG)

@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from vime.algorithm.choice import algorithm_of
 from vime.config import (
+    PROBABILITY_MASKS,
     AlgorithmConfig,
     AlgorithmName,
     Baseline,
@@ -15,6 +16,7 @@ from vime.config import (
     KLPlace,
     Normalization,
     OldLogprobs,
+    RatioLevel,
     RunConfig,
     Surrogate,
 )
@@ -26,6 +28,14 @@ UNFIXED = (AlgorithmName.paper, AlgorithmName.slime_agentic, AlgorithmName.custo
 """Names without a fixed meaning: recipes and the command line may change every option."""
 NAMED = tuple(name for name in AlgorithmName if name not in (*UNFIXED, AlgorithmName.sft))
 """Policy gradient algorithms with a fixed meaning."""
+NUMBERS_OF: dict[Surrogate, tuple[str, ...]] = {
+    Surrogate.clipped: ("clip_low", "clip_high", "dual_clip"),
+    Surrogate.cispo: ("clip_low", "clip_high"),
+    Surrogate.gmpo: ("clip_low", "clip_high"),
+    Surrogate.sapo: ("tau_positive", "tau_negative"),
+    **dict.fromkeys(PROBABILITY_MASKS, ("max_divergence",)),
+}
+"""The numbers that each surrogate reads; the others have no effect with it."""
 
 
 @cache
@@ -92,10 +102,21 @@ def combinations(config: RunConfig) -> list[Problem]:
     algorithm = config.algorithm
     if algorithm.name is AlgorithmName.sft or algorithm.object is not None:
         return []
-    corrects = _corrects(config)
+    corrects, surrogate = _corrects(config), algorithm.surrogate
+    masks, takes_tokens = surrogate in PROBABILITY_MASKS, surrogate in (*PROBABILITY_MASKS, Surrogate.gmpo)
+    by_mode = algorithm.correction.mode is not CorrectionMode.none
     wrong = (
         (
-            corrects and algorithm.old_logprobs is OldLogprobs.engine,
+            corrects and masks,
+            Problem(
+                key="algorithm.correction.mode" if by_mode else "algorithm.correction.veto",
+                value=algorithm.correction.mode.value if by_mode else algorithm.correction.veto,
+                remedy=f"the ratio of algorithm.surrogate={surrogate.value} refers to the sampler, and needs no correction: use "
+                f"{'none' if by_mode else 0}, or algorithm.surrogate=clipped",
+            ),
+        ),
+        (
+            corrects and not masks and algorithm.old_logprobs is OldLogprobs.engine,
             Problem(
                 key="algorithm.old_logprobs",
                 value=algorithm.old_logprobs.value,
@@ -103,20 +124,42 @@ def combinations(config: RunConfig) -> list[Problem]:
             ),
         ),
         (
-            algorithm.baseline is Baseline.none and algorithm.normalization is Normalization.std,
+            masks and algorithm.old_logprobs is OldLogprobs.trainer,
             Problem(
-                key="algorithm.normalization",
-                value=algorithm.normalization.value,
-                remedy="algorithm.baseline=none compares no group, so a group has no deviation to divide by: use none, or "
-                "algorithm.whitening=true to scale advantages by the batch",
+                key="algorithm.old_logprobs",
+                value=algorithm.old_logprobs.value,
+                remedy=f"algorithm.surrogate={surrogate.value} compares the probabilities of trainer and sampler, and only the "
+                "engine's logprobs are the sampler's: use engine",
             ),
         ),
         (
-            algorithm.dual_clip is not None and algorithm.surrogate is Surrogate.cispo,
+            takes_tokens and algorithm.ratio is RatioLevel.sequence,
             Problem(
-                key="algorithm.dual_clip",
-                value=algorithm.dual_clip,
-                remedy="algorithm.surrogate=cispo bounds the ratio itself: use null, and lower algorithm.clip_high instead",
+                key="algorithm.ratio",
+                value=algorithm.ratio.value,
+                remedy="algorithm.surrogate=gmpo clips the ratios of tokens and takes their mean itself: use token, or "
+                "algorithm.surrogate=clipped to clip the mean (GSPO)"
+                if surrogate is Surrogate.gmpo
+                else f"algorithm.surrogate={surrogate.value} masks single tokens, which does not bound the ratio of their "
+                "sequence: use token, or algorithm.surrogate=clipped",
+            ),
+        ),
+        (
+            algorithm.overlong_max_tokens is not None and algorithm.normalization is Normalization.mean,
+            Problem(
+                key="algorithm.overlong_max_tokens",
+                value=algorithm.overlong_max_tokens,
+                remedy="the penalty makes rewards negative, and algorithm.normalization=mean divides by their mean: use null, or "
+                "algorithm.normalization=std",
+            ),
+        ),
+        (
+            algorithm.baseline is Baseline.none and algorithm.normalization is not Normalization.none,
+            Problem(
+                key="algorithm.normalization",
+                value=algorithm.normalization.value,
+                remedy="algorithm.baseline=none compares no group, so nothing of a group is there to divide by: use none, or "
+                "algorithm.whitening=true to scale advantages by the batch",
             ),
         ),
         (
@@ -129,6 +172,24 @@ def combinations(config: RunConfig) -> list[Problem]:
         ),
     )
     return [problem for is_wrong, problem in wrong if is_wrong]
+
+
+def unread_numbers(config: RunConfig) -> list[Problem]:
+    """Numbers that another surrogate reads have their defaults."""
+    algorithm, default = config.algorithm, AlgorithmConfig()
+    if algorithm.name is AlgorithmName.sft or algorithm.object is not None or algorithm.loss is not None:
+        return []
+    read, problems = NUMBERS_OF[algorithm.surrogate], []
+    for name in dict.fromkeys(name for names in NUMBERS_OF.values() for name in names if name not in read):
+        value, unset = getattr(algorithm, name), getattr(default, name)
+        if value != unset:
+            others = " or ".join(surrogate.value for surrogate, names in NUMBERS_OF.items() if name in names)
+            remedy = (
+                f"has no effect with algorithm.surrogate={algorithm.surrogate.value}, which reads {', '.join(read)}: use the "
+                f"default, {written(unset)}, or algorithm.surrogate={others}"
+            )
+            problems.append(Problem(key=f"algorithm.{name}", value=value, remedy=remedy))
+    return problems
 
 
 def staleness(config: RunConfig) -> list[Problem]:
