@@ -96,7 +96,7 @@ def _read(sample: dict[str, Any]) -> Sequence:
 
 
 def audit(run: Path, sequences: list[Sequence], *, most: int) -> list[Audited]:
-    """The distances of each version that the run has kept, over at most so many of its sequences."""
+    """The distances of each version that the run has kept, over at most `most` of its sequences."""
     present = sorted({version for each in sequences for version in np.unique(each.weight_versions[each.sampled]).tolist()})
     original = checkpoint_folder(source_of(RunDirectory(run).checkpoints / "step_000001"))
     config, found = read_config(run), list[Audited]()

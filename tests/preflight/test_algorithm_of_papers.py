@@ -59,7 +59,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"memagent_slime_agentic_{size}": SLIME_AGENTIC for size in ("7b", "14b")},
     "memagent_slime_agentic_tiny": {**SLIME_AGENTIC, **NO_KL},
     "memagent_paper_tiny": {**MEMAGENT, **NO_KL},
-    **{f"memagent_{name}": GRPO for name in ("tiny_lengths", "tiny_lora", "endpoint", "four_models")},
+    **{f"memagent_{name}": GRPO for name in ("tiny_lengths", "tiny_lora", "tiny_adapters", "endpoint", "four_models")},
     **{f"memagent_lora_{model}": MEMAGENT for model in ("qwen2.5_7b", "qwen3_8b", "qwen3_4b_24gb", "qwen3_30b_a3b")},
     "agentflow_paper": AGENTFLOW,
     **{f"agentflow_{name}": SLIME_AGENTIC for name in ("slime_agentic", "released_slime_agentic_7b")},

@@ -188,7 +188,7 @@ class RunConfig:
     """Metrics trackers, rollout files and traces."""
     adapters: dict[str, Any] = field(default_factory=dict)
     """Several adapters (LoRA) trained at once on the same model and servers, by name. Each has the words that its run adds to
-    this one: `'+adapters.search="+method=search_r1 trainer.lr=1e-3"'`. Composed, a value is a `RunConfig`."""
+    this one: `'+adapters.mine="+method=NAME trainer.lr=1e-3"'`. Composed, a value is a `RunConfig`."""
 
 
 ACTOR = "actor"

@@ -148,7 +148,7 @@ def _with_adapters(composed: Composed, check: Callable[[RunConfig], list[Problem
         key = f"{ADAPTERS}.{name}"
         if not NAME.fullmatch(str(name)) or not isinstance(own, str):
             remedy = "an adapter has a name of letters, digits, '-' and '_', and the words of its run as a text, for example "
-            remedy += '"+method=search_r1 trainer.lr=1e-3"'
+            remedy += '"+method=NAME trainer.lr=1e-3"'
             raise ConfigError([Problem(key=key, value=own, remedy=remedy)])
         try:
             place = f"output_dir={json.dumps(str(folder / ADAPTERS / name))}"

@@ -142,7 +142,7 @@ class Reply:
         return sum(len(piece.output_ids) for piece in self._held)
 
     def _versions(self, spans: list[dict[str, Any]] | None, start: int) -> list[int]:
-        """One version for each held token, of which the first is the attempt's token `start`; see `version_in`."""
+        """One version for each held token (see `version_in`); the first is the attempt's token `start`."""
         count = self._num_held
         versions = [0] * count
         for span in spans or ():

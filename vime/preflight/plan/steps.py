@@ -37,7 +37,7 @@ def summary(config: RunConfig) -> list[str]:
 
 
 def _adapter(config: RunConfig) -> str:
-    """What an adapter of several learns, and how."""
+    """The objective and the rate of one of several adapters."""
     trainer = config.trainer
     how = f"rank {trainer.lora.rank}, lr {trainer.lr:g}, {trainer.num_steps} steps"
     return f"{config.method.name or 'own functions'}, {config.algorithm.name.value}: {describe(config.algorithm)}; {how}"
