@@ -52,18 +52,16 @@ from vime.config.generation import (
     ServerGroupConfig,
     ServingConfig,
 )
-from vime.config.learning import AlgorithmConfig, CorrectionConfig, LoraConfig, TrainerConfig
-from vime.config.ranges import Natural
-from vime.config.surroundings import (
+from vime.config.infrastructure import (
     ClusterConfig,
-    EvaluationConfig,
-    LoggerConfig,
     RetrievalConfig,
     RewardServiceConfig,
     SandboxConfig,
-    TrialConfig,
     WorkspaceConfig,
 )
+from vime.config.learning import AlgorithmConfig, CorrectionConfig, LoraConfig, TrainerConfig
+from vime.config.measurement import EvaluationConfig, LoggerConfig, TrialConfig
+from vime.config.ranges import Natural
 
 __all__ = [
     "TRY",
