@@ -28,7 +28,7 @@ from vime.algorithm.algorithm import Algorithm, Forward, Weights
 from vime.algorithm.choice import algorithm_of, second_weights
 from vime.config import AlgorithmConfig, BadUpdate, RunConfig
 from vime.errors import ConfigError, TrainingError
-from vime.model import adapter
+from vime.model import adapter_folder
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.model.tokenizer import tokenizer_problems
 from vime.trainer import bridge, checkpoint, lora, manifest, metrics, parallel, passes
@@ -93,7 +93,7 @@ class Engine:
     def _attach_adapters(self) -> None:
         """Freezes the weights and adds adapters, new ones or those of the folder that the run begins with."""
         config = self.config.trainer.lora
-        if config.start and (problems := adapter.start_problems(config, self.config.model)):
+        if config.start and (problems := adapter_folder.start_problems(config, self.config.model)):
             raise ConfigError(problems)
         lora.attach(self.model, self.architecture, config, seed=self.config.seed)
         if config.start:
@@ -259,7 +259,7 @@ class Engine:
 
     def describe_adapter(self) -> dict[str, Any]:
         """PEFT's configuration of the adapters."""
-        return adapter.describe(self.config.trainer.lora, base=self.config.model.checkpoint)
+        return adapter_folder.describe(self.config.trainer.lora, base=self.config.model.checkpoint)
 
     def save_adapter(self, folder: Path) -> None:
         """Writes the adapters as a folder that PEFT and vLLM load."""

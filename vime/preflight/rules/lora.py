@@ -5,7 +5,7 @@ from pathlib import Path
 from vime.cluster.placement import DIRECT
 from vime.config import LoraDelivery, Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.model.adapter import KEY, RANKS, read_shape, start_problems
+from vime.model.adapter_folder import KEY, RANKS, read_shape, start_problems
 from vime.model.size import adapted_shapes
 
 
