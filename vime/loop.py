@@ -203,7 +203,7 @@ async def make_steps(
 
 
 def _records(config: RunConfig) -> bool:
-    """True if the trainer's logprobs are written down, beside those of the sampler."""
+    """True if the trainer's logprobs are recorded in addition to the sampler's."""
     return config.logger.rollouts is RolloutDetail.tokens and config.algorithm.name is not AlgorithmName.sft
 
 
@@ -249,7 +249,7 @@ def _evaluate_during(output: RunOutput, system: Training, evaluator: Evaluator, 
 
 
 async def _evaluate_and_note(output: RunOutput, system: Training, evaluator: Evaluator, step: int) -> None:
-    """The scores decide, with `trainer.keep_best`, which checkpoint stays."""
+    """Reports the scores, by which `trainer.keep_best` chooses the checkpoint to keep."""
     await system.compared()
     scores = await output.evaluate(evaluator, TRAINED, version=step, label=f"step{step}", num_runs=1)
     await system.checkpoints.note_scores(step=step, scores=scores)

@@ -40,7 +40,7 @@ CFG = ("--cfg", "-c")
 SHOWS = (*CFG, "--info", "-i", "--hydra-help", *sorted(COMPLETION), "--version")
 """Flags of Hydra that show something and start nothing."""
 OF_CFG = ("--resolve", "--package", "-p")
-"""Flags of Hydra that say how `--cfg` shows it."""
+"""Flags of Hydra that change the output of `--cfg`."""
 CONFIG_DIR = ("--config-dir", "-cd")
 REPLACED = {
     "--config-path": "would replace vime's options: add your own folder to them with --config-dir DIR",
@@ -54,7 +54,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the words of the command line and exits."""
+    """Runs the program with the given arguments, by default those of the command line, and exits."""
     if arguments is None:
         restart_in_utf8()
     words = sys.argv[1:] if arguments is None else arguments
@@ -91,7 +91,7 @@ def current_folder() -> str:
 
 
 def take_config_dirs(words: list[str]) -> list[str]:
-    """The words with all `--config-dir DIR` as one `hydra.searchpath=[…]`.
+    """The arguments with all `--config-dir DIR` replaced by one `hydra.searchpath=[…]`.
 
     Raises `ConfigError` for a flag without a folder.
     """

@@ -42,7 +42,7 @@ class LoggerConfig:
     """The destination of metrics besides the run folder. Keys are read from the environment."""
 
     tracker: TrackerName = TrackerName.none
-    """The receiver of metrics, evaluations and some conversations: Weights & Biases, TensorBoard's files in the run folder,
+    """Tracker that receives metrics, evaluations and some conversations: Weights & Biases, TensorBoard's files in the run folder,
     MLflow (`MLFLOW_TRACKING_URI`, by default `mlflow.db` in this folder), or Trackio's database on this machine."""
     project: str = "vime"
     """Name of the project in Weights & Biases and Trackio, of the experiment in MLflow."""
@@ -66,7 +66,7 @@ class LoggerConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TrialConfig:
-    """One prompt through the agent with `mode=try`."""
+    """The trial of an agent on one prompt (`mode=try`)."""
 
     engine: TrialEngine = TrialEngine.served
     """Source of the replies to model calls: servers as in training, or `scripted` replies, which test an agent's code within

@@ -88,7 +88,7 @@ class Engine:
         """The passes whose gradients are in the buffers."""
         self._skipped_in_a_row = 0
         self._forward_seconds = 0.0
-        """Time of passes for columns since the last gradient."""
+        """Seconds spent on passes for columns since the last gradient."""
 
     def _attach_adapters(self) -> None:
         """Freezes the weights and adds adapters, new ones or those of the folder that the run begins with."""
@@ -105,7 +105,7 @@ class Engine:
 
     @property
     def answers(self) -> bool:
-        """True on the one of the ranks with the same data that holds columns and is the first to do so."""
+        """True on the first of the ranks that hold the columns of the same data."""
         return parallel_state.is_pipeline_last_stage() and passes.has_first_share()
 
     def forward(self, shard: Shard, needs: Sequence[Forward], *, of: str = ACTOR) -> list[dict[str, np.ndarray]] | None:
@@ -177,7 +177,7 @@ class Engine:
 
     @torch.no_grad()
     def _clip_and_step(self, grad_norm: float, options: Mapping[str, float]) -> None:
-        """Megatron's `step` after its gradients are prepared and their norm is known; it would compute both again."""
+        """The second half of Megatron's `step`, for gradients that are prepared and whose norm is known already."""
         trainer = self.config.trainer
         betas = options.get("beta1", trainer.adam_beta1), options.get("beta2", trainer.adam_beta2)
         decay = options.get("weight_decay", trainer.weight_decay)
@@ -191,7 +191,7 @@ class Engine:
         self.optimizer.step_with_ready_grads()
 
     def _bad(self, name: str, value: float, *, step: int, sums: dict[str, float]) -> dict[str, float]:
-        """Drops the gradients; the metrics of a skipped update, or `TrainingError`."""
+        """Drops the gradients, then returns the metrics of a skipped update or raises `TrainingError`."""
         for chunk in self.wrapped:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
