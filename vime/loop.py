@@ -129,9 +129,9 @@ async def _save_model(output: RunOutput, trainer: TrainerGroup) -> None:
 
 
 async def train_step(output: RunOutput, system: Learner, batches: Batches, step: int) -> None:
-    """Waits for a batch, trains, and brings the weights to the servers once nothing pins the present ones.
+    """Waits for a batch, trains on it, and sends the new weights to the servers as soon as no evaluation pins the old ones.
 
-    The probe of the last sync goes on beside generation and gradient; the optimizer step, which must not follow a failure, waits.
+    The probe of the last sync runs at the same time as generation and gradient. The optimizer step waits for its result.
     """
     clock = StepClock(system.usage)
     await clock.start()
@@ -172,9 +172,9 @@ async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples
 
 
 async def hand_over(config: RunConfig, algorithm: Algorithm, trainer: TrainerGroup, lesson: Lesson, step: int) -> list[Update]:
-    """The updates of a batch on the trainer, with the columns of other weights that the loss needs.
+    """Hands the updates of a batch to the trainer, with the logprobs under other weights that the loss needs.
 
-    In the first of them the present weights are those of the batch's beginning, unless it is passed over again.
+    For the first update of a single pass no old logprobs are computed: the weights have not changed since the batch began.
     """
     updates = [await trainer.hand_over(algorithm, samples, version=step) for samples in lesson.updates]
     for number, update in enumerate(updates):
