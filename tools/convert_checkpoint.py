@@ -24,7 +24,7 @@ from rich.progress import Progress
 
 from vime.config import ModelConfig, Precision, RunConfig, TrainerConfig
 from vime.errors import CheckpointError, VimeError
-from vime.model.adapter import describe
+from vime.model.adapter_folder import describe
 from vime.model.architecture import Architecture, checkpoint_folder, read_architecture
 from vime.report.run_directory import CONFIG, RunDirectory, read_config
 from vime.surroundings import settle

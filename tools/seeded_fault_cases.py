@@ -399,10 +399,10 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/trainer/test_step.py",),
     ),
     Fault(
-        file="vime/trainer/cpu/norm.py",
+        file="vime/trainer/cpu/rms_norm.py",
         old="found_RC.add_(mean_R1.mul_(inverse_R1).to(found_RC.dtype))",
         new="found_RC.sub_(mean_R1.mul_(inverse_R1).to(found_RC.dtype))",
-        tests=("tests/trainer/cpu/test_norm.py",),
+        tests=("tests/trainer/cpu/test_rms_norm.py",),
     ),
     Fault(
         file="vime/trainer/cpu/swiglu.py",

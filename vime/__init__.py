@@ -1,7 +1,7 @@
 """vime trains language-model agents by reinforcement learning on Megatron-core, vLLM, vllm-router and Ray.
 
-What can be imported from here is the public interface: names that agents, tools, rewards, algorithms and configurations are
-written with. They stay; everything else may move. A name is loaded when it is first asked for.
+The names that can be imported from here are the public interface, for writing agents, tools, rewards, algorithms and methods.
+They are stable; everything else may change. A name is loaded at its first use.
 """
 
 from importlib import import_module

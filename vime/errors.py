@@ -88,11 +88,11 @@ class ContextFullError(BadRequestError):
 
 
 class MalformedError(VimeError, ValueError):
-    """An agent failed because a reply of its model could not be read as it had asked for: its end, with reward 0."""
+    """The agent failed because a reply did not have the form that it had requested; the rollout ends with reward 0."""
 
 
 class ToolLimitError(VimeError, RuntimeError):
-    """An agent has used up its tool calls: its end as `turn_limit`, with all that was sampled."""
+    """The agent has used up its tool calls; the rollout ends as `turn_limit` and keeps everything that was sampled."""
 
 
 class ServerError(VimeError, RuntimeError):
@@ -125,7 +125,7 @@ class InfrastructureError(VimeError, RuntimeError):
 
 
 class RepeatabilityError(VimeError, RuntimeError):
-    """In a run with `deterministic=true` something was decided by time or by a fault, which another run may not repeat."""
+    """With `deterministic=true`, a result depended on timing or on a fault, so that another run might differ."""
 
 
 class TrainingError(VimeError, RuntimeError):
@@ -133,7 +133,7 @@ class TrainingError(VimeError, RuntimeError):
 
 
 class HookError(VimeError, RuntimeError):
-    """A user's function failed where only the whole run can answer for it; names the function, and says where it failed."""
+    """A user's function failed outside of any rollout, which ends the run; names the function and the line."""
 
 
 class CheckpointError(VimeError, RuntimeError):

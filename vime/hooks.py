@@ -43,7 +43,7 @@ class EvalLogFunction(Protocol):
 
 
 class GroupFunction(Protocol):
-    """Replaces the code that runs the rollouts of one group; which groups run when stays the producer's business."""
+    """Replaces the code that runs the rollouts of one group; the producer still decides which groups run, and when."""
 
     async def __call__(self, context: Any, prompt: Prompt, num_rollouts: int) -> Group: ...
 
@@ -73,7 +73,7 @@ class RolloutProducer(Protocol):
 
 
 class ProducerClass(Protocol):
-    """The class of a `RolloutProducer`; it is made anew with each start of the run, when the servers hold the weights."""
+    """The class of a `RolloutProducer`; an instance is created at each start of the run, once the servers hold the weights."""
 
     def __call__(self, config: RunConfig, source: Any, runner: RunGroup) -> RolloutProducer: ...
 
@@ -99,7 +99,7 @@ class PolicyLoss(Protocol):
 
 
 class PromptSource(Protocol):
-    """An endless stream of prompts that can say and restore its position.
+    """An endless stream of prompts that can save and restore its position.
 
     If it has `prompts()`, which yields all prompts it draws from, a run that is evaluated on one of them is refused.
     """
@@ -226,7 +226,7 @@ def check_hook(key: str, path: str) -> list[Problem]:
 
 
 def _class_problems(key: str, path: str, hook: Any) -> list[Problem]:
-    """Methods that a class has not, or has otherwise than its protocol."""
+    """Methods that a class lacks, or whose signatures differ from its protocol."""
     if not inspect.isclass(hook):
         return [Problem(key=key, value=path, remedy=f"is a function, not a class with {' and '.join(NEEDED)}")]
     problems = []

@@ -163,9 +163,9 @@ async def _save_model(output: RunOutput, trainer: TrainerGroup) -> None:
 
 
 async def train_step(output: RunOutput, system: Learner, batches: Batches, step: int) -> None:
-    """Waits for a batch, trains, and brings the weights to the servers once nothing pins the present ones.
+    """Waits for a batch, trains on it, and sends the new weights to the servers as soon as no evaluation pins the old ones.
 
-    The probe of the last sync goes on beside generation and gradient; the optimizer step, which must not follow a failure, waits.
+    The probe of the last sync runs at the same time as generation and gradient. The optimizer step waits for its result.
     """
     clock = StepClock(system.usage)
     await clock.start()
@@ -206,9 +206,9 @@ async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples
 
 
 async def hand_over(config: RunConfig, algorithm: Algorithm, trainer: TrainerGroup, lesson: Lesson, step: int) -> list[Update]:
-    """The updates of a batch on the trainer, with the columns of other weights that the loss needs.
+    """Hands the updates of a batch to the trainer, with the logprobs under other weights that the loss needs.
 
-    In the first of them the present weights are those of the batch's beginning, unless it is passed over again.
+    For the first update of a single pass no old logprobs are computed: the weights have not changed since the batch began.
     """
     updates = [await trainer.hand_over(algorithm, samples, version=step) for samples in lesson.updates]
     for number, update in enumerate(updates):
@@ -237,7 +237,7 @@ async def make_steps(
 
 
 def _records(config: RunConfig) -> bool:
-    """True if the trainer's logprobs are written down, beside those of the sampler."""
+    """True if the trainer's logprobs are recorded in addition to the sampler's."""
     return config.logger.rollouts is RolloutDetail.tokens and config.algorithm.name is not AlgorithmName.sft
 
 
@@ -283,7 +283,7 @@ def _evaluate_during(output: RunOutput, system: Training, evaluator: Evaluator, 
 
 
 async def _evaluate_and_note(output: RunOutput, system: Training, evaluator: Evaluator, step: int) -> None:
-    """The scores decide, with `trainer.keep_best`, which checkpoint stays."""
+    """Reports the scores, by which `trainer.keep_best` chooses the checkpoint to keep."""
     await system.compared()
     scores = await output.evaluate(evaluator, TRAINED, version=step, label=f"step{step}", num_runs=1)
     await system.checkpoints.note_scores(step=step, scores=scores)

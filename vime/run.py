@@ -40,7 +40,7 @@ CFG = ("--cfg", "-c")
 SHOWS = (*CFG, "--info", "-i", "--hydra-help", *sorted(COMPLETION), "--version")
 """Flags of Hydra that show something and start nothing."""
 OF_CFG = ("--resolve", "--package", "-p")
-"""Flags of Hydra that say how `--cfg` shows it."""
+"""Flags of Hydra that change the output of `--cfg`."""
 CONFIG_DIR = ("--config-dir", "-cd")
 REPLACED = {
     "--config-path": "would replace vime's options: add your own folder to them with --config-dir DIR",
@@ -54,7 +54,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the words of the command line and exits."""
+    """Runs the program with the given arguments, by default those of the command line, and exits."""
     if arguments is None:
         restart_in_utf8()
     words = sys.argv[1:] if arguments is None else arguments
@@ -91,7 +91,7 @@ def current_folder() -> str:
 
 
 def take_config_dirs(words: list[str]) -> list[str]:
-    """The words with all `--config-dir DIR` as one `hydra.searchpath=[…]`.
+    """The arguments with all `--config-dir DIR` replaced by one `hydra.searchpath=[…]`.
 
     Raises `ConfigError` for a flag without a folder.
     """
@@ -125,7 +125,7 @@ def check_flags(flags: list[str], *, sweep: bool) -> None:
 
 
 def run_warm(overrides: list[str]) -> int | None:
-    """The exit code of a run on the host that an earlier one has left for this folder (`cluster.keep_warm`); None without one."""
+    """Runs on the host that an earlier run of this folder has kept (`cluster.keep_warm`); the exit code, or None without one."""
     take_signals()
     try:
         return run_on_waiting_host(overrides)
@@ -134,7 +134,7 @@ def run_warm(overrides: list[str]) -> int | None:
 
 
 def run(overrides: list[str], *, sweep: bool = False, started: float | None = None) -> int:
-    """One run, or a sweep of them; returns the exit code. A host that makes runs for others says when each was `started`."""
+    """Makes one run, or a sweep; returns the exit code. A host passes the time at which the command was `started`."""
     settle()
     take_signals()
     has_started = False
@@ -186,7 +186,7 @@ def run(overrides: list[str], *, sweep: bool = False, started: float | None = No
 
 
 def run_on_own_host(composed: Composed) -> int | None:
-    """The exit code of the run in a process that stays for the next one, if it asks for that (`cluster.keep_warm`)."""
+    """Runs on a new host that waits for further runs, if `cluster.keep_warm` is set; returns the exit code, None without it."""
     config = composed.config
     if not config.cluster.keep_warm or config.rehearse or config.mode not in (Mode.train, Mode.eval):
         return None
@@ -217,11 +217,11 @@ def end_in_order(*_: object) -> None:
 
 
 def ignore(*_: object) -> None:
-    """The handler of a signal that has been answered."""
+    """Handles a signal that needs no further response."""
 
 
 def report(error: ConfigError, *, started: bool = False) -> None:
-    """Writes every problem: the setting, and what to do."""
+    """Prints each problem with its setting and remedy."""
     number, end = len(error.problems), "The run has ended." if started else "Nothing was started."
     sys.stderr.write(f"Invalid configuration: {number} problem{'s' if number > 1 else ''}. {end}\n")
     for problem in error.problems:
@@ -229,10 +229,10 @@ def report(error: ConfigError, *, started: bool = False) -> None:
 
 
 def show_help(words: list[str]) -> None:
-    """Writes the documentation of settings (`--help trainer.lr`), or without any the text of `conf/hydra/help/vime.yaml`.
+    """Writes the documentation of settings (`--help trainer.lr`), or without a key the text of `conf/hydra/help/vime.yaml`.
 
-    The latter ends with the options of other folders. Hydra would list every option of every group first, which takes seconds and
-    which the text does not use. Raises `ConfigError` for a key that is not a setting.
+    The options of other folders are added at its end. Hydra itself would first list all options of all groups, which is slow.
+    Raises `ConfigError` for a key that is not a setting.
     """
     from omegaconf import OmegaConf
 
@@ -249,7 +249,7 @@ def show_help(words: list[str]) -> None:
 
 
 def show_with_hydra(words: list[str]) -> None:
-    """Leaves to Hydra what it shows itself: `--cfg job`, `--info defaults`, `--hydra-help`, shell completion."""
+    """Calls Hydra for the flags that it implements: `--cfg job`, `--info defaults`, `--hydra-help`, shell completion."""
     import hydra
     from hydra.core.plugins import Plugins
 

@@ -38,7 +38,7 @@ PATIENT_SECONDS = 24 * 3600.0
 
 
 def try_once(composed: Composed) -> bool:
-    """Runs one rollout and shows it; returns whether it counts, which a hook that raises prevents."""
+    """Runs one rollout and shows it; returns False if a hook raised an exception."""
     config = _for_one_rollout(composed.config)
     script = script_of(config) if config.trial.engine is TrialEngine.scripted else None
     source = load_hook(config.data.source)(config)
@@ -94,7 +94,7 @@ def _for_one_rollout(config: RunConfig) -> RunConfig:
 
 @dataclass(slots=True)
 class HeardClient:
-    """A `TokenClient` or `ChatClient`, whose calls `tell` hears of."""
+    """Wraps a `TokenClient` or `ChatClient` and reports its calls to `tell`."""
 
     client: Any
     name: str

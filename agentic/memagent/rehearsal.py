@@ -8,20 +8,22 @@ from typing import Any
 
 from agentic.memagent.prompts import ANSWER_WORDS
 from vime.config import PromptStyle, RunConfig
+from vime.model.families import family_of
 from vime.rehearsal.script import Asked, Rehearsal, Row, ScriptedReply
 
 ACTS = ("right", "wrong", "answer_cut", "no_box", "memory_empty", "memory_cut")
 MEMORY, SINGLE = "Updated memory:", "<article>"
 TRAINING_PARAGRAPHS = 200
-MOST_PARAGRAPHS = 200
-"""Longest document of a rehearsal: 112 thousand tokens. The code is the same for longer ones, the time is not."""
+MOST_PARAGRAPHS, MOST_PARAGRAPHS_OF_BYTES = 200, 30
+"""Paragraphs of the longest document of a rehearsal, about 28 thousand tokens, with a tokenizer of words and with one of bytes.
+Longer documents run the same code and only take more time."""
 WORDS = ("river", "north", "founded", "album", "station", "county", "winner", "series", "museum", "bridge", "writer", "league")
 WORDS_PER_PARAGRAPH = 120
 PLACES = ("Bonn", "Lyon", "Turku", "Gdansk")
 
 
 class MemAgentRehearsal(Rehearsal):
-    """Documents of the published lengths up to 112 thousand tokens, and a script of six acts."""
+    """Documents of the published lengths up to 28 thousand tokens, and a script of six acts."""
 
     @classmethod
     def files(cls, config: RunConfig) -> dict[str, list[Row]]:
@@ -31,21 +33,18 @@ class MemAgentRehearsal(Rehearsal):
             if dataset.path is None:
                 continue
             name, training = Path(dataset.path).name, position == 0
-            rows = [_row(name, number, _num_paragraphs(name), training=training) for number in range(2)]
+            num_paragraphs = min(_num_paragraphs(name), _most_paragraphs(config))
+            rows = [_row(name, number, num_paragraphs, training=training) for number in range(2)]
             found[name.replace(".parquet", ".jsonl")] = rows
         return found
 
     @classmethod
     def adapt(cls, config: RunConfig) -> list[str]:
         """Says which documents are shorter than the published ones."""
-        names = [
-            dataset.name
-            for dataset in config.data.evaluation
-            if _num_paragraphs(Path(dataset.path or "").name, None) > MOST_PARAGRAPHS
-        ]
-        return (
-            [f"data: {MOST_PARAGRAPHS} paragraphs in each document of {', '.join(names)}, for the sake of time"] if names else []
-        )
+        most = _most_paragraphs(config)
+        datasets = config.data.evaluation
+        names = [dataset.name for dataset in datasets if _num_paragraphs(Path(dataset.path or "").name) > most]
+        return [f"data: {most} paragraphs in each document of {', '.join(names)}, for the sake of time"] if names else []
 
     def reply(self, asked: Asked) -> ScriptedReply | None:
         """A memory or an answer, by the act of the rollout."""
@@ -78,10 +77,13 @@ class MemAgentRehearsal(Rehearsal):
         yield "answer", "boxed" if rollout["metrics"].get("boxed") else "without a box"
 
 
-def _num_paragraphs(name: str, most: int | None = MOST_PARAGRAPHS) -> int:
+def _most_paragraphs(config: RunConfig) -> int:
+    return MOST_PARAGRAPHS if family_of(config.model.family).tokenizer is not None else MOST_PARAGRAPHS_OF_BYTES
+
+
+def _num_paragraphs(name: str) -> int:
     found = re.search(r"_(\d+)$", Path(name).stem)
-    number = int(found[1]) if found else TRAINING_PARAGRAPHS
-    return number if most is None else min(number, most)
+    return int(found[1]) if found else TRAINING_PARAGRAPHS
 
 
 def _row(name: str, number: int, num_paragraphs: int, *, training: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from vime import Context, Reward, Sample
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
     """The score is trained; the metrics are averaged as `reward/calls` and `reward/right_table`."""
-    said = samples[-1].response
+    said = samples[-1].response  # without special tokens, such as the tags around a call
     table = "owners" if samples[-1].metadata["question"].startswith("What") else "prices"
     right = f"FROM {table} WHERE" in said
-    return Reward(score=float(right), metrics={"calls": float("<tool_call>" in said), "right_table": float(right)})
+    return Reward(score=float(right), metrics={"calls": float('"name": "query"' in said), "right_table": float(right)})

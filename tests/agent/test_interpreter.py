@@ -91,7 +91,7 @@ DISTURBANCES = {
 
 
 @pytest.mark.parametrize("disturbance", DISTURBANCES.values(), ids=DISTURBANCES.keys())
-async def test_what_a_piece_does_to_its_process_does_not_reach_the_next(interpreter: Interpreter, disturbance: str):
+async def test_what_a_cell_does_to_its_process_does_not_reach_the_next(interpreter: Interpreter, disturbance: str):
     await said(interpreter, "import os, sys\nx = 41")
     before = await said(interpreter, LOOK)
     await interpreter.run(disturbance)
@@ -132,12 +132,12 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE), len(vars(builtins)), len(warni
         ("open('mine.py', 'w').write('n = 5')\nimport mine\nmine.n", "5"),
     ],
 )
-async def test_a_piece_shows_and_does_what_python_does(interpreter: Interpreter, code: str, shown: str):
+async def test_a_cell_shows_and_does_what_python_does(interpreter: Interpreter, code: str, shown: str):
     assert await said(interpreter, code) == shown
     assert await said(interpreter, "6 * 7") == "42"
 
 
-async def test_functions_of_earlier_pieces_can_be_pickled_and_a_seed_holds(interpreter: Interpreter):
+async def test_functions_of_earlier_cells_can_be_pickled_and_a_seed_holds(interpreter: Interpreter):
     await said(
         interpreter, "import random\ndef cube(x): return x ** 3\nrandom.seed(1)\nexpected = random.random()\nrandom.seed(1)"
     )

@@ -148,6 +148,16 @@ def test_an_evaluation_goes_on_only_under_the_settings_it_was_begun_with(config:
         Evaluator(config, runner=Runner(), folder=folder)
 
 
+def test_an_evaluation_does_not_go_on_with_other_answers_to_the_same_questions(config: RunConfig, tmp_path: Path):
+    rows, folder = Path(str(config.data.evaluation[0].path)), tmp_path / "evaluation"
+    for layout in ('"answer": "{}"', '"reward_model": {{"ground_truth": "{}"}}'):  # the latter is not part of the metadata
+        rows.write_text(f'{{"question": "q", {layout.format("a")}}}\n' * 8)
+        asyncio.run(Evaluator(config, runner=Runner(), folder=folder / layout[1:4]).run([JOB], version=0))
+        rows.write_text(f'{{"question": "q", {layout.format("b")}}}\n' * 8)
+        with pytest.raises(ConfigError, match=r"datasets\.numbers\.digest"):
+            Evaluator(config, runner=Runner(), folder=folder / layout[1:4])
+
+
 def items_by_file(folder: Path) -> dict[str, list[str]]:
     """The whole lines of every file of items."""
     return {path.name: path.read_text().split("\n")[:-1] for path in sorted(folder.glob("*.jsonl"))}

@@ -15,7 +15,7 @@ import torch
 
 from vime.config import LoraConfig, LoraDelivery, LoraTarget
 from vime.errors import WeightSyncError
-from vime.model import adapter
+from vime.model import adapter_folder
 from vime.processes.control import call
 from vime.serving.client import TokenClient
 from vime.serving.topology import Serving
@@ -61,9 +61,9 @@ class AdapterTrainer:
         for name, tensor in tensors.items():
             digest.update(name, tensor)
         own = self._folder / f"{self.name}-v{version}-adapter"
-        description = adapter.describe(LoraConfig(rank=RANK, alpha=ALPHA, targets=TARGETS), base=self._base)
+        description = adapter_folder.describe(LoraConfig(rank=RANK, alpha=ALPHA, targets=TARGETS), base=self._base)
         write_adapter(tensors.items(), folder=own, description=description)
-        file = str(own / adapter.WEIGHTS)
+        file = str(own / adapter_folder.WEIGHTS)
         about: dict[str, Any] = {"adapter": self.name, "num_tensors": len(tensors), "digest": digest.hexdigest()}
         return WeightPayload(version=version, files=[file], **about)
 

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from vime.config import LoraConfig, LoraDelivery, LoraTarget, ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
 from vime.inside_vllm.plugin import register
-from vime.model.adapter import RANKS
+from vime.model.adapter_folder import RANKS
 from vime.preflight.rules import model_shape, serving
 from vime.serving.flags import server_arguments, server_environment, to_flags
 from vime.serving.router import router_command

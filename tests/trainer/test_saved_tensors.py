@@ -35,11 +35,11 @@ def test_the_formula_of_the_plan_is_the_count(
     fused: bool,
     recompute: bool,
 ) -> None:
-    from vime.trainer.cpu import attention, blocks, rows
+    from vime.trainer.cpu import bfloat16_attention, blocks, rows
     from vime.trainer.saved_tensors import kept_bytes
 
-    monkeypatch.setattr(attention, "WIDE_BELOW", 0)  # short sequences are widened on the CPU alone
-    monkeypatch.setattr(attention, "is_short", lambda *_: False)
+    monkeypatch.setattr(bfloat16_attention, "WIDE_BELOW", 0)  # short sequences are widened on the CPU alone
+    monkeypatch.setattr(bfloat16_attention, "is_short", lambda *_: False)
     monkeypatch.setattr(blocks, "library", lambda: None)  # it keeps less: no turned queries and keys
     monkeypatch.setattr(rows, "library", lambda _: None)
     if fused and family_of(family).activation != "silu":

@@ -1,1 +1,1 @@
-"""The surroundings that agents work in: sandboxes for the programs that they write."""
+"""Sandboxes for programs that agents write, workspaces that agents work in, and agents that are external programs."""

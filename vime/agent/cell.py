@@ -1,12 +1,12 @@
-"""Runs a piece of Python after others, with the names that they have left; the inner half of `vime.agent.interpreter`.
+"""Runs a cell of Python with the names that earlier cells defined; the part of `vime.agent.interpreter` inside a workspace.
 
-    python -c "$(cat cell.py)" < piece.py
+    python -c "$(cat cell.py)" < cell.py
 
-The first one leaves a process behind that waits for pieces. For each piece this process makes a copy of itself, which runs it. If
-the piece comes to its end, even by an exception, a copy of that copy takes the place of the waiting process. A piece that is
-ended before (at a time limit, by lack of memory, by a crash) leaves the waiting process as it was. So names stay, while the
-process of a piece ends with it, and so do its threads, timers and children. What else belongs to a program is put back before the
-next piece: streams, builtins, `sys`, `__main__`, environment, working folder, signal handlers.
+The first call starts a process that waits for cells. For each cell it forks a copy of itself, which runs the cell. When the cell
+has finished, even with an exception, a copy of that copy replaces the waiting process. If it is killed (at a time limit, for lack
+of memory, by a crash), the waiting process stays as it was. So names are kept, while threads, timers and children of a cell
+end with its process. The rest of the state is reset before the next cell: streams, builtins, `sys`, `__main__`, environment,
+working folder, signal handlers.
 
 The value of an expression in the last line is printed. Exit status: 0, 1 for an exception, 2 if the copy was ended.
 """
@@ -33,21 +33,21 @@ from typing import Any
 
 _ADDRESS = "\0interpreter"
 """Address of the socket in the workspace's own network; it needs no file."""
-_LENGTH_BYTES, _FILE_BYTES, _PIECE_BYTES = 8, 4, 1 << 16
+_LENGTH_BYTES, _FILE_BYTES, _CHUNK_BYTES = 8, 4, 1 << 16
 _RAISED, _ENDED = 1, 2
-_PIECE = "<code>"
+_CELL = "<code>"
 _KILL = 9
 _SPARE_FILES = 16
-"""The number of files that a piece must leave to be opened."""
+"""The number of files that a cell must leave to be opened."""
 
 
 def main() -> None:
-    """Hands the piece to the waiting process, and exits with the status with which the piece ended."""
-    piece = sys.stdin.buffer.read()
+    """Hands the cell to the waiting process, and exits with the exit status of the cell."""
+    cell = sys.stdin.buffer.read()
     connection = _connected()
     files = b"".join(file.to_bytes(_FILE_BYTES, sys.byteorder) for file in (1, 2))
-    connection.sendmsg([len(piece).to_bytes(_LENGTH_BYTES, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
-    connection.sendall(piece)
+    connection.sendmsg([len(cell).to_bytes(_LENGTH_BYTES, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
+    connection.sendall(cell)
     status = connection.recv(1)
     sys.exit(status[0] if status else _ENDED)
 
@@ -76,7 +76,7 @@ def _leave_behind() -> None:
 
 
 class _Program:
-    """The names that pieces share. All other state is reset for each piece to that of a program's start."""
+    """The names that cells share. All other state is reset for each cell to that of a program's start."""
 
     def __init__(self) -> None:
         self.module = ModuleType("__main__")
@@ -96,7 +96,7 @@ class _Program:
         self._depth, self._encoding, self._errors = sys.getrecursionlimit(), sys.stdout.encoding, sys.stdout.errors
 
     def put_back(self) -> None:
-        """Restores this process as before any piece, except for the names, the objects that they refer to, and imported
+        """Restores this process as before any cell, except for the names, the objects that they refer to, and imported
         modules."""
         builtins.__dict__.update(self._builtins)
         sys.__dict__.update(self._system)
@@ -134,7 +134,7 @@ class _Program:
                 setrlimit(kind, (limit if most < 0 else most if limit < 0 else min(limit, most), most))
 
     def end(self) -> None:
-        """Puts back settings that could disturb the end of a piece."""
+        """Resets settings that could disturb the end of a cell."""
         settrace(None)
         setprofile(None)
         setrecursionlimit(self._depth)
@@ -142,7 +142,7 @@ class _Program:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except BaseException:  # a stream of the piece's own, or a closed one
+            except BaseException:  # a stream of the cell's own, or a closed one
                 pass
         sys.__dict__.update(self._system)
 
@@ -165,7 +165,7 @@ class _Program:
 
 
 def _wait(listener: _socket.socket, program: _Program) -> None:
-    """Takes pieces for as long as this process or a copy of it lives."""
+    """Takes cells for as long as this process or a copy of it lives."""
     while True:
         connection = _socket.socket(fileno=listener._accept()[0])  # pyright: ignore[reportAttributeAccessIssue]
         waiting, (own_end, copys_end) = posix.getpid(), _socket.socketpair()
@@ -184,7 +184,7 @@ def _wait(listener: _socket.socket, program: _Program) -> None:
                     _succeed(program, copys_end, before)
                     _answer(connection, status)
                     posix.close(before)
-                except BaseException:  # the piece has left a process that cannot go on
+                except BaseException:  # the cell has left a process that cannot go on
                     posix._exit(_ENDED)
         own_end.close()
         copys_end.close()
@@ -212,7 +212,7 @@ def _follow(copy: int, connection: _socket.socket, copys_end: _socket.socket) ->
 
 
 def _succeed(program: _Program, end: _socket.socket, before: int) -> None:
-    """Returns in a copy of this process that is ready for the next piece; this process is then killed with its group."""
+    """Returns in a copy of this process that is ready for the next cell; this process is then killed with its group."""
     _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, _signal.NSIG))
     successor = _fork()
     if successor:
@@ -248,16 +248,16 @@ def _answer(connection: _socket.socket, status: int) -> None:
 
 
 def _run(connection: _socket.socket, program: _Program) -> int:
-    """Reads a piece and runs it, with its output going to the streams that its sender passed along; returns its status."""
+    """Reads a cell and runs it, with its output going to the streams that its sender passed along; returns its status."""
     length, ((_, _, sent),), *_ = connection.recvmsg(_LENGTH_BYTES, _socket.CMSG_SPACE(2 * _FILE_BYTES))
     output, errors = (int.from_bytes(sent[at : at + _FILE_BYTES], sys.byteorder) for at in (0, _FILE_BYTES))
-    piece = b""
-    while len(piece) < int.from_bytes(length, "big"):
-        piece += connection.recv(_PIECE_BYTES)
+    cell = b""
+    while len(cell) < int.from_bytes(length, "big"):
+        cell += connection.recv(_CHUNK_BYTES)
     program.open_streams(output, errors)
     own, value, raised = posix.getpid(), None, None
     try:
-        value = _execute(piece.decode(), program.module.__dict__)
+        value = _execute(cell.decode(), program.module.__dict__)
     except BaseException as error:  # the outermost frame of somebody else's program
         raised = error
     program.end()
@@ -269,22 +269,22 @@ def _run(connection: _socket.socket, program: _Program) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     if posix.getpid() != own:
-        posix._exit(status)  # a process that the piece has started came to the end of it as well
+        posix._exit(status)  # a process that the cell has started came to the end of it as well
     for file in (output, errors):
         posix.close(file)
     return status
 
 
-def _execute(piece: str, names: dict[str, Any]) -> Any:
+def _execute(cell: str, names: dict[str, Any]) -> Any:
     """The value of an expression in the last line, None if there is none."""
-    tree: Any = compile(piece, _PIECE, "exec", PyCF_ONLY_AST, dont_inherit=True)
+    tree: Any = compile(cell, _CELL, "exec", PyCF_ONLY_AST, dont_inherit=True)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], Expr) else None
-    exec(compile(tree, _PIECE, "exec", dont_inherit=True), names)
-    return None if last is None else eval(compile(Expression(last.value), _PIECE, "eval", dont_inherit=True), names)
+    exec(compile(tree, _CELL, "exec", dont_inherit=True), names)
+    return None if last is None else eval(compile(Expression(last.value), _CELL, "eval", dont_inherit=True), names)
 
 
 def _shown(error: BaseException | None, value: Any) -> int:
-    """Shows how a piece has ended as Python would; returns its status."""
+    """Prints the traceback of a cell as Python would; returns its exit status."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return _RAISED if (error.code or 0) & 0xFF else 0

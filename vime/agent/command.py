@@ -1,4 +1,4 @@
-"""Runs an agent that is a program of its own: a command line, started beside the rollout and ended with it.
+"""Runs an agent that is an external program: a command line, which is started with a rollout and ended with it.
 
     end = await run_command(Command(words=["python", "my_agent.py"], environment=session_environment(session), folder=folder))
     # CommandEnd(exit_code=0, stdout="…", stderr="")
@@ -48,7 +48,7 @@ class CommandEnd:
     """The end of a program."""
 
     exit_code: int
-    """-n if signal n ended it."""
+    """The exit code; -n if signal n ended the program."""
     stdout: str
     stderr: str
 

@@ -1,4 +1,4 @@
-"""Values of `method.generate`: a function that makes samples, one that is given a client of its model, or a command line.
+"""Values of `method.generate`: a function that returns samples, a function that takes a client of its model, or a command line.
 
 async def generate(context, sample, sampling)     my_agent.py:generate        vime's own interface
 async def solve(openai_client, sample)            my_agent.py:solve           openai.AsyncOpenAI, of the rollout's session
@@ -22,12 +22,12 @@ from vime.hooks import check_hook, load_hook
 KEY = "method.generate"
 RUN = "run "
 CLIENTS = {"openai_client": "openai", "anthropic_client": "anthropic"}
-"""The first parameter of a function that is given a client, and the package that it comes from."""
+"""Packages of the clients that a function can take, by the name of its first parameter."""
 FIELD = re.compile(r"\{(\w+)\}")
 
 
 def client_of(function: Callable[..., Any]) -> str:
-    """The name of the client that a function is given as its first argument; "" if it is given none."""
+    """The name of the client that a function takes as its first argument; "" if it takes none."""
     try:
         first = next(iter(inspect.signature(function).parameters), "")
     except (TypeError, ValueError):

@@ -5,9 +5,9 @@
         await interpreter.run("x = 6")
         result = await interpreter.run("x * 7")      # CommandResult(stdout="42\\n", exit_code=0, reason="finished", …)
 
-A call that hangs, crashes or needs too much memory is ended, and costs nothing else: the next one finds the names as they were
-before it. Names, imported modules and files stay from call to call; streams, builtins, `sys`, `__main__`, the environment, the
-working folder, signal handlers and warnings are each call's own, and its threads and processes end with it.
+Each call runs a cell, as in a notebook. A cell that hangs, crashes or needs too much memory is killed, and the next one finds the
+names as they were before it. Names, imported modules and files are kept from call to call. Streams, builtins, `sys`, `__main__`,
+the environment, the working folder, signal handlers and warnings are reset, and threads and processes end with their cell.
 """
 
 from pathlib import Path
@@ -18,10 +18,10 @@ from vime.agent.workspace.results import CommandResult
 SOURCE: dict[str, str] = {}
 """The empty source of an interpreter's workspace."""
 RAISED = 1
-"""The exit code of a piece that has ended with an exception."""
+"""The exit code of a cell that raised an exception."""
 _CELL = Path(__file__).with_name("cell.py").read_text(encoding="utf-8")
 _WORDS = ["python", "-W", "ignore", "-c", f"import sys; del sys.path[0]\n{_CELL}"]
-"""Command that imports nothing from the working folder, where a piece may have left its own `socket.py`."""
+"""Command that imports nothing from the working folder, where a cell may have left its own `socket.py`."""
 NO_OUTPUT = "(no output)"
 _LEFT_OUT = "..."
 _ENDED = {
@@ -29,21 +29,21 @@ _ENDED = {
     "memory_limit": "ended because it needed too much memory",
     "output_limit": "ended because it printed too much",
 }
-"""The words about a piece that has not come to its end, by the reason."""
+"""Messages about a cell that was killed, by its reason."""
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Interpreter:
-    """Runs pieces of Python one after the other in any workspace; one prepared from `SOURCE` is empty."""
+    """Runs cells of Python one after another in a workspace, which may be an empty one, prepared from `SOURCE`."""
 
     def __init__(self, box: WorkspaceLike, *, seconds: float, output_bytes: int | None = None) -> None:
         """`seconds` limit each call, and `output_bytes` the part of each stream that is kept (`WorkspaceLike.run`)."""
         self._box, self._seconds, self._output_bytes = box, seconds, output_bytes
 
     async def run(self, code: str) -> CommandResult:
-        """Runs a piece of Python and returns its output and its end, even if it fails.
+        """Runs a cell of Python and returns its output and exit code, even if it fails.
 
-        An exception has the exit code 1 and its traceback in `stderr`. Raises SandboxError if the workspace is lost.
+        After an exception the exit code is 1 and `stderr` ends with the traceback. Raises SandboxError if the workspace is lost.
         """
         return await self._box.run(
             _WORDS,
@@ -56,7 +56,7 @@ class Interpreter:
 
 
 def text_of(result: CommandResult, *, seconds: float, most_characters: int) -> str:
-    """The output of a piece as shown to a model, with the last line of an error or how it was ended; both ends of a long text.
+    """The output of a cell as shown to a model, with the last line of an error or the reason of its end; long text is shortened.
 
     Example: `"6\\nZeroDivisionError: division by zero"`, or `"ended after 10 s"`.
     """

@@ -62,7 +62,7 @@ REFERENCE = Forward(column="reference", weights=Weights.first)
 
 
 def average(decay: float) -> Forward:
-    """The need for logprobs under a running average of the weights, in the column `average`."""
+    """Requests logprobs under a running average of the weights, as the column `average`."""
     return Forward(column="average", weights=Weights.average, decay=decay)
 
 
@@ -80,7 +80,7 @@ class Columns:
     shown: Mapping[int, Any] | None = None
     """Advantages by rollout for records and metrics, where they differ from those that are trained on."""
     is_blank: bool = False
-    """True before the algorithm has said anything (`vime.algorithm.batch.unknown`)."""
+    """True for the placeholder before the algorithm has computed anything (`vime.algorithm.batch.unknown`)."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -117,7 +117,7 @@ class Loss:
 
     terms: Mapping[str, "torch.Tensor"]
     weights: Mapping[str, "torch.Tensor"] = field(default_factory=dict)
-    """Weights of terms with their own; the others have the column `weight`, whose sum `algorithm.aggregation` sets."""
+    """Weights of each token, by term; other terms use the column `weight`, which `algorithm.aggregation` defines."""
     metrics: Metrics = field(default_factory=dict)
 
 
@@ -138,7 +138,7 @@ class Algorithm:
     needs_before: Sequence[Forward] = ()
     """The columns among them that `advantages` reads; the others never leave the trainer."""
     is_supervised: bool = False
-    """True if sequences are demonstrations, which nothing sampled: they have no logprobs and are not compared with any."""
+    """True if sequences are demonstrations: no model sampled them, so they have no logprobs to compare with."""
 
     def __init__(self, run: RunConfig) -> None:
         self.run, self.config = run, run.algorithm
@@ -151,7 +151,7 @@ class Algorithm:
 
     @property
     def source(self) -> str:
-        """The setting that gives the advantages, for messages."""
+        """The setting that selects this algorithm, for error messages."""
         return f"{OBJECT}={self.config.object}" if self.config.object else f"algorithm={self.config.name.value}"
 
     def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
@@ -167,7 +167,7 @@ class Algorithm:
         raise NotImplementedError
 
     def needs_of_loss(self, *, is_present: bool) -> list[Forward]:
-        """Columns that only `loss` reads; where present weights are still those of the batch's beginning, without theirs."""
+        """Columns that only `loss` reads; with `is_present`, without those of the present weights, which have not changed yet."""
         needs = [need for need in self.needs if need not in self.needs_before]
         return [need for need in needs if not (is_present and need.weights is Weights.present)]
 

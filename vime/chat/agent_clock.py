@@ -45,7 +45,7 @@ class AgentClock:
                 self._outside.go()
 
     def advance(self, seconds: float) -> None:
-        """Counts seconds that have not passed, for a reply that a rehearsal says took them."""
+        """Adds seconds that have not really passed, for a scripted reply of a rehearsal that is to count as slow."""
         self._started -= seconds
 
     @contextmanager

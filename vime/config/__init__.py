@@ -54,18 +54,16 @@ from vime.config.generation import (
     ServerGroupConfig,
     ServingConfig,
 )
-from vime.config.learning import AlgorithmConfig, CorrectionConfig, LoraConfig, TrainerConfig
-from vime.config.ranges import Natural
-from vime.config.surroundings import (
+from vime.config.infrastructure import (
     ClusterConfig,
-    EvaluationConfig,
-    LoggerConfig,
     RetrievalConfig,
     RewardServiceConfig,
     SandboxConfig,
-    TrialConfig,
     WorkspaceConfig,
 )
+from vime.config.learning import AlgorithmConfig, CorrectionConfig, LoraConfig, TrainerConfig
+from vime.config.measurement import EvaluationConfig, LoggerConfig, TrialConfig
+from vime.config.ranges import Natural
 
 __all__ = [
     "ACTOR",
@@ -138,8 +136,7 @@ class RunConfig:
     """All settings of one run."""
 
     mode: Mode = Mode.train
-    """The work of the program: it trains, evaluates, shows the plan of a run without starting it, or tries one prompt, without a
-    trainer."""
+    """Task of the program: train, evaluate, show the plan of a run without starting it, or try one prompt without a trainer."""
     name: str = "run"
     """Name of the run and of its folder under `outputs/`."""
     seed: Natural = 0
@@ -148,8 +145,8 @@ class RunConfig:
     """True if two runs with the same configuration and seed give the same tokens, rewards and weights on one machine. Generation
     is slower, and settings whose results depend on time or on external servers are refused."""
     rehearse: bool = False
-    """Rehearses the run on this machine before it is given GPUs: its own code, prompts and lengths on a random small
-    model of the same family, with two items of each data set, two steps and scripted replies. `mode=plan` shows it."""
+    """Rehearses the run on this machine, without GPUs: its own code, prompts and lengths with a random small model of the
+    same family, two items of each data set, two steps and scripted replies. `mode=plan` shows the details."""
     resume: bool = False
     """Continues the newest run of this name in `outputs/` from its last checkpoint."""
     output_dir: str | None = None
@@ -167,7 +164,7 @@ class RunConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """Batches of rollouts, their sampling and their limits."""
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
-    """Answers to agents that call the trained model over HTTP."""
+    """The gateway, through which agents call models over HTTP."""
     serving: ServingConfig = field(default_factory=ServingConfig)
     """Served models, router, health limits."""
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
@@ -183,7 +180,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """The evaluation protocol."""
     trial: TrialConfig = field(default_factory=TrialConfig)
-    """One prompt through the agent, with `mode=try`."""
+    """The trial of an agent on one prompt (`mode=try`)."""
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     """Metrics trackers, rollout files and traces."""
     adapters: dict[str, Any] = field(default_factory=dict)

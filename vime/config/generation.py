@@ -50,28 +50,28 @@ class RolloutConfig:
     """Time limit of an agent for one attempt at a rollout, tools included. A longer attempt scores 0, and the tokens that it
     sampled until then are trained. Waiting for a lost server or for new weights does not count."""
     max_retries: Natural = 2
-    """New attempts at a rollout after an infrastructure failure."""
+    """Retries of a rollout after an infrastructure failure."""
     reward_timeout_seconds: Positive = 60.0
     """Time limit of one call of a reward."""
     max_reward_retries: Natural = 1
-    """New calls of a reward that raised or exceeded its time limit; the rollout is kept."""
+    """Retries of a reward that raised an exception or exceeded its time limit; the rollout is kept."""
     tool_timeout_seconds: Positive = 60.0
     """Time limit of one call of a tool (`vime.rollout.tool.run_tool`)."""
     max_tool_retries: Natural = 1
-    """New calls of a tool that failed for another reason than its arguments."""
+    """Retries of a tool call that failed for a reason other than its arguments."""
     max_tool_characters: Count = 50_000
     """Longest result of a tool that a `ToolBox` shows to an agent, in characters; the middle of a longer one is left out."""
     sandbox_timeout_seconds: Positive = 120.0
     """Time limit of one call of a sandbox (`vime.rollout.tool.run_sandbox`)."""
     max_sandbox_retries: Natural = 2
-    """New calls of a sandbox before the rollout counts as an infrastructure failure."""
+    """Retries of a sandbox call before the rollout counts as an infrastructure failure."""
     max_blocked_seconds: Positive = 60.0
     """Longest time for which a hook may block the event loop of its worker before it is interrupted; after twice this time the
     worker is replaced."""
     min_rollouts_per_group: Count = 1
-    """Least number of rollouts in the baseline of a group; missing ones are generated again in place of those that failed."""
+    """Minimum number of rollouts in the baseline of a group; if failures leave fewer, the failed rollouts are generated again."""
     max_group_repeats: Natural = 3
-    """Number of times that failed rollouts of a group are replaced before another prompt takes the place of its prompt."""
+    """Number of times that failed rollouts of a group are generated again before the prompt is given up for another one."""
     max_infrastructure_failure_share: Share = 0.3
     """Largest share of infrastructure failures among the rollouts that a batch has asked for, and of errors among the calls of
     `filter`; above it the run stops and names the cause."""
@@ -133,7 +133,7 @@ class ChatConfig:
 
 @dataclass(kw_only=True, slots=True)
 class SamplingConfig:
-    """Sampling of a frozen model when a hook asks it; a value of null is not sent and left to the server."""
+    """Sampling parameters of a frozen model that a hook calls; null values are not sent, so the server's defaults apply."""
 
     temperature: NonNegative | None = 0.0
     """Sampling temperature; 0 always takes the most likely token."""
@@ -146,7 +146,7 @@ class SamplingConfig:
     presence_penalty: Penalty | None = None
     """Penalty on tokens that have occurred in the reply."""
     frequency_penalty: Penalty | None = None
-    """Penalty on tokens that grows with their occurrences in the reply."""
+    """Penalty on tokens that grows with the number of their occurrences in the reply."""
     repetition_penalty: Positive | None = None
     """Factor by which tokens of prompt and reply become less likely; 1 has no effect."""
 
@@ -203,7 +203,7 @@ class ServedModelConfig:
 
 @dataclass(kw_only=True, slots=True)
 class GatewayConfig:
-    """Answers to agents that call the trained model over HTTP."""
+    """The gateway, through which agents call models over HTTP."""
 
     constraints: Constraints = Constraints.free
     """Handling of structured output and forced calls. `free`: the model samples freely, and its reply is returned and trained; a
@@ -237,10 +237,10 @@ class ServingConfig:
     engine_timeout_seconds: Positive = 120.0
     """Longest silence of the engine of a server before the server is restarted; it must exceed the longest engine step."""
     max_restarts: Natural = 3
-    """Restarts of one program (a server, a router, the retrieval service) before the run gives it up; old restarts are forgiven,
-    see `restart_window_seconds`."""
+    """Restarts of one program (a server, a router, the retrieval service) before the run gives it up; old restarts are not
+    counted, see `restart_window_seconds`."""
     restart_window_seconds: Positive = 3600.0
-    """Time in good health after which a program is forgiven one of its restarts."""
+    """Time for which a program must stay healthy before one of its restarts is no longer counted."""
     recovery_timeout_seconds: Positive = 300.0
     """Longest time for which a request waits for a lost server to come back before its rollout counts as failed."""
     lora: LoraDelivery = LoraDelivery.merge

@@ -164,7 +164,7 @@ class TrainerConfig:
     num_epochs_per_batch: Count = 1
     """Passes over one batch, each with all its optimizer steps."""
     on_bad_update: BadUpdate = BadUpdate.stop
-    """The answer to a loss or gradient that is not finite: the run stops (`stop`) or skips the update (`skip`); ten skipped
+    """Response to a loss or gradient that is not finite: the run stops (`stop`) or skips the update (`skip`); ten skipped
     updates in a row stop the run in any case."""
     max_tokens_per_micro_batch: Count = 16384
     """Tokens in the packed row of one rank; context-parallel ranks hold that many each. A longer sequence has a row of its

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vime.inside_vllm.sample import QUANTIZED_TOLERANCE, Comparison, ValueSample, difference, is_exact
+from vime.inside_vllm.value_sample import QUANTIZED_TOLERANCE, PendingCheck, ValueSample, difference, is_exact
 
 EXPERT_INPUT = 16.0
 """Size of the one input that an expert sees; weights of usual size then give numbers around one."""
@@ -21,7 +21,7 @@ Parts = dict[str, tuple[str, ValueSample]]
 """An expert's gate_proj, up_proj and down_proj: name and sample."""
 
 
-def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str | Comparison]:
+def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str | PendingCheck]:
     """Compares each expert of one layer with the sent weights; yields an error line for weights that were not sent."""
     layer = of_layer[0][1].shard.module
     by_expert: dict[int, Parts] = {}
@@ -50,7 +50,7 @@ def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str | Com
     for parts, of_one_MH, (_, products_MR, sizes_MR) in zip(experts.values(), output_MH.split(counts), expected):
         read_MR = of_one_MH.index_select(1, parts["down_proj"][1].indices.to(token_MH.device))
         is_right = ((read_MR - products_MR).abs() <= tolerance * sizes_MR).all()  # which no NaN is
-        yield Comparison(is_right=is_right, fault=partial(_fault, parts, read_MR, products_MR))
+        yield PendingCheck(is_right=is_right, fault=partial(_fault, parts, read_MR, products_MR))
 
 
 def _products(layer: Any, parts: Parts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

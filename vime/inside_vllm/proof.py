@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from vime.inside_vllm.expert_proof import check_experts
-from vime.inside_vllm.sample import QUANTIZED_TOLERANCE, Comparison, ValueSample, difference, faults, is_exact
-from vime.inside_vllm.shard import Kind, TensorShard, find_shard
+from vime.inside_vllm.tensor_shard import Kind, TensorShard, find_shard
+from vime.inside_vllm.value_sample import QUANTIZED_TOLERANCE, PendingCheck, ValueSample, difference, faults, is_exact
 
 NUM_COLUMNS = 8
 """Number of columns of each linear weight that are compared; of an embedding, 8 times as many rows. Reading them back costs about
@@ -83,7 +83,7 @@ class Proof:
         started = time.monotonic()
         if not self._products:
             self.multiply(model)
-        found: list[str | Comparison] = []
+        found: list[str | PendingCheck] = []
         for name, sample in self._samples.items():
             if sample.shard.kind in (Kind.rows, Kind.values):
                 exact = sample.shard.kind is Kind.values or is_exact(sample.shard.module)
@@ -100,7 +100,7 @@ class Proof:
             found.append(_check_tied_head(name, sample, head, self._products[id(head)]))
         found += self._check_forgotten(model)
         wrong = [line for line in found if isinstance(line, str)]
-        wrong += faults(comparison for comparison in found if isinstance(comparison, Comparison))
+        wrong += faults(check for check in found if isinstance(check, PendingCheck))
         seconds = time.monotonic() - started
         return {"num_read": len(self._samples), "unread": sorted(unread), "wrong": sorted(wrong), "seconds": seconds}
 
@@ -128,7 +128,7 @@ class Proof:
         for head in (module for module in model.modules() if isinstance(module, ParallelLMHead) and id(module) not in own):
             yield from ((name, sample, head) for name, sample in rows if sample.shard.module.weight is head.weight)
 
-    def _check_forgotten(self, model: Any) -> Iterable[str | Comparison]:
+    def _check_forgotten(self, model: Any) -> Iterable[str | PendingCheck]:
         """Layers and parts of fused biases for which nothing was sent, by vLLM's names; they are as `erase` has left them."""
         modules = [sample.shard.module for sample in self._samples.values()]
         sent, weights = {id(module) for module in modules}, {id(getattr(module, "weight", None)) for module in modules}
@@ -157,15 +157,15 @@ class Proof:
         return found
 
 
-def _forgotten(name: str, is_erased: torch.Tensor) -> Comparison:
-    return Comparison(is_right=~is_erased, fault=partial(_nothing_sent, name))
+def _forgotten(name: str, is_erased: torch.Tensor) -> PendingCheck:
+    return PendingCheck(is_right=~is_erased, fault=partial(_nothing_sent, name))
 
 
 def _nothing_sent(name: str) -> str:
     return f"{name}: nothing of it was sent"
 
 
-def _check_linear(of_layer: list[tuple[str, ValueSample]], columns: torch.Tensor) -> Iterable[Comparison]:
+def _check_linear(of_layer: list[tuple[str, ValueSample]], columns: torch.Tensor) -> Iterable[PendingCheck]:
     """One multiplication for all tensors that are fused in a layer."""
     forgotten = torch.ones(len(columns), dtype=torch.bool, device=columns.device)
     for name, sample in of_layer:
@@ -173,14 +173,14 @@ def _check_linear(of_layer: list[tuple[str, ValueSample]], columns: torch.Tensor
         forgotten[own] = False
         yield _compare(name, sample, columns[own], exact=is_exact(sample.shard.module))
     line = f"the layer of {of_layer[0][0]}: a tensor that belongs to it was not sent"
-    yield Comparison(is_right=~(columns.isnan().any(1) & forgotten).any(), fault=lambda: line)  # padding is zero
+    yield PendingCheck(is_right=~(columns.isnan().any(1) & forgotten).any(), fault=lambda: line)  # padding is zero
 
 
 def _first_columns(size: int) -> torch.Tensor:
     return torch.arange(min(size, NUM_COLUMNS))
 
 
-def _check_tied_head(name: str, sample: ValueSample, head: Any, columns: torch.Tensor) -> Comparison:
+def _check_tied_head(name: str, sample: ValueSample, head: Any, columns: torch.Tensor) -> PendingCheck:
     """The head's first columns, at the rows that were kept of the embedding."""
     indices = _first_columns(sample.values.shape[1])
     read = columns.index_select(0, sample.indices.to(columns.device))
@@ -205,11 +205,11 @@ def _read_rows(sample: ValueSample) -> torch.Tensor:
     return held[shard.offset : shard.offset + count].reshape(-1).index_select(0, sample.indices.to(held.device))
 
 
-def _compare(name: str, sample: ValueSample, read: torch.Tensor, *, exact: bool) -> Comparison:
+def _compare(name: str, sample: ValueSample, read: torch.Tensor, *, exact: bool) -> PendingCheck:
     expected = sample.values.to(read.device, read.dtype)  # files are in host memory
     if exact:
         is_right = (read == expected).all()
     else:
         limit = QUANTIZED_TOLERANCE * expected.float().abs().max()
         is_right = ((read.float() - expected.float()).abs() <= limit).all()  # which no NaN is
-    return Comparison(is_right=is_right, fault=lambda: f"{name}: {difference(read, expected)}")
+    return PendingCheck(is_right=is_right, fault=lambda: f"{name}: {difference(read, expected)}")

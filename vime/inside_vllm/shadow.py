@@ -15,7 +15,7 @@ import torch
 from vime.inside_vllm.erase import erase_what_is_materialized, erased_product
 from vime.inside_vllm.exchange import is_installed
 from vime.inside_vllm.repack import repack_on_cpu
-from vime.inside_vllm.sample import is_exact
+from vime.inside_vllm.value_sample import is_exact
 from vime.machine import available_memory_bytes, memory_bytes
 from vime.weights.payload import NUM_SYNCED_SERVERS
 

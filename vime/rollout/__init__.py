@@ -1,1 +1,1 @@
-"""Agents at work: model calls, isolated rollouts, their workers, and the producer of batches."""
+"""The interface that an agent is written against: its context, its tools, and the time limits on its code."""

@@ -1,4 +1,4 @@
-"""`Context`: the configuration, served models and session that every hook is given."""
+"""`Context`: the configuration, the served models and the services that every hook receives."""
 
 import asyncio
 import logging
@@ -57,7 +57,7 @@ class Context:
     def samples(self, sample: Sample, /, **metadata: Any) -> list[Sample]:
         """Trainable sequences with every token of the trained model exactly once, for any agents and sub-agents.
 
-        The same sequences are made of the tokens that were sampled before a time limit or an error. Raises SampleError if there
+        After a time limit or an error, the tokens sampled until then are treated likewise. Raises SampleError if there
         are none.
         """
         if not (found := self.trajectory.samples(sample, metadata)):
@@ -68,7 +68,7 @@ class Context:
     async def session(
         self, model: str = "actor", *, limits: Limits | None = None, fork: bool | None = None
     ) -> AsyncIterator[AgentSession]:
-        """A URL under which an agent finds a model, and that keeps all of its calls.
+        """Opens a session: a URL at which an agent calls a model. All its calls become part of the rollout.
 
             async with context.session() as session:
                 await my_agent(base_url=session.openai_url, api_key=session.secret)
@@ -146,7 +146,7 @@ class Context:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """The wait for a place, which is not the agent's time."""
+        """Waits for a place; the wait does not count towards the agent's time limit."""
         arrived = time.time()
         with self.clock.stopped():
             yield

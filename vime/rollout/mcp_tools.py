@@ -40,7 +40,7 @@ MOST_UNANSWERED = 3
 HTTP_TIMEOUT = httpx2.Timeout(30.0, read=None)
 """Time limits in seconds; a call has the time limit of its tool."""
 LOST = (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, httpx2.TransportError)
-"""Errors of a connection that is there no more."""
+"""Errors raised when a connection has been lost."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class McpServer:
     only: Collection[str] | None = None
     """Names of the tools that agents are offered; None offers all."""
     prefix: str = ""
-    """Put before each name, where tools of several servers have the same."""
+    """Prefix of the tools' names, to distinguish equal names of several servers."""
     seconds: float | None = None
     """Time limit of one call; None for `rollout.tool_timeout_seconds`."""
     start_seconds: float = 60.0
@@ -271,7 +271,7 @@ async def _called(context: Context, connections: _Connections, tool: str, /, **a
 
 
 def _text(block: Any) -> str:
-    """A block of a result as text; other content is replaced by its name."""
+    """A block of a result as text; content that is not text is replaced by its type."""
     if block.type == "text":
         return block.text
     if block.type in ("image", "audio"):
@@ -283,7 +283,7 @@ def _text(block: Any) -> str:
 
 
 def _size(data: str) -> int:
-    """Number of bytes of base64."""
+    """Number of bytes that a base64 text encodes."""
     return len(data) * 3 // 4 - data[-2:].count("=")
 
 

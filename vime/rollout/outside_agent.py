@@ -1,4 +1,4 @@
-"""Agents that know nothing of vime: a function that is given a client of its model, or a program with the address of its model.
+"""Agents that do not use vime's interface: a function that takes a client of its model, or a program that gets the model's URL.
 
 `load_generate` makes an agent's `generate` of whatever `method.generate` names (`vime.agent.entry`). All of the agent's calls to
 its model are trained. The value that it returns or prints is `output` in the samples' metadata, for the reward.
@@ -30,7 +30,7 @@ _threads = Threads("agents", num_threads=256)
 
 
 def load_generate(path: str) -> Generate:
-    """The `generate` of an agent: the function itself, or one that serves the function or the program over HTTP."""
+    """The `generate` of an agent: the function itself, or a wrapper that serves the model to it over HTTP."""
     words = words_of(path)
     if words is not None:
         return _program(words)
@@ -121,6 +121,6 @@ def _program(words: list[str]) -> Generate:
 
 
 def _printed(end: CommandEnd) -> str:
-    """The end of a program's output, which says best why it ended."""
+    """The last characters of a program's output, which usually show why it ended."""
     texts = [text[-ERROR_CHARACTERS:].strip() for text in (end.stdout, end.stderr)]
     return "\n".join(filter(None, texts)) or "nothing"

@@ -44,11 +44,11 @@ logger = logging.getLogger(__name__)
 WRONG_ARGUMENTS = (ValueError, TypeError)
 """Errors of a tool that was called wrongly by the agent, so that a retry would not help."""
 INFRASTRUCTURE = (SandboxError, ServerError)
-"""Errors that are not the agent's fault, and not to be learned from."""
+"""Errors that are not the agent's fault, from which nothing should be learned."""
 
 
 class ToolRefusal(ValueError):
-    """Raised by a tool whose call was wrong; the agent is shown its words as they are."""
+    """Raised by a tool to reject a call; its message is shown to the agent unchanged."""
 
 
 class ToolOutcome(str, Enum):
@@ -73,12 +73,12 @@ class ToolResult:
     error: str = ""
     num_retries: int = 0
     lost: VimeError | None = None
-    """The failure of the infrastructure, if that is why the tool did not answer; raised, it ends the rollout."""
+    """The infrastructure error that kept the tool from answering, if there was one; raising it ends the rollout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tool:
-    """Something that an agent may call by its name.
+    """A function that a model can call by name, with a JSON schema of its arguments.
 
     Example: `Tool(name="add", call=add, parameters={"type": "object", "properties": {"a": {"type": "number"}}})`; `Tool.of(add)`
     reads the same from the function.
@@ -128,7 +128,7 @@ class Tool:
 
 
 class ToolBox:
-    """The tools of one rollout: makes the calls of a reply, and messages of their results."""
+    """The tools of one rollout: executes the tool calls of a reply and returns their results as messages."""
 
     def __init__(self, context: Context, tools: Iterable[Tool | Callable[..., Any]], *, max_calls: int | None = None) -> None:
         """Functions become tools by `Tool.of`. With `max_calls` the rollout ends when more are made.
@@ -186,7 +186,7 @@ class ToolBox:
 
 
 def shown(output: Any) -> str:
-    """A tool's output as a message has it: text as it is, bytes as the text that they encode, everything else as JSON."""
+    """The output of a tool as text for a message: text unchanged, bytes decoded, everything else as JSON."""
     if isinstance(output, str):
         return output
     if isinstance(output, (bytes, bytearray, memoryview)):

@@ -27,7 +27,7 @@ from vime.config import (
 from vime.inside_vllm import forced_tokens
 from vime.inside_vllm.fixed_products import ENVIRONMENT
 from vime.machine import memory_bytes, num_cores
-from vime.model.adapter import RANKS, read_shape
+from vime.model.adapter_folder import RANKS, read_shape
 from vime.model.architecture import scaled_length
 from vime.model.size import num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT

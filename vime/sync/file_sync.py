@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError
 
 from vime.config import RunConfig
 from vime.errors import ServerError, describe
-from vime.model import adapter
+from vime.model import adapter_folder
 from vime.processes.control import UNREACHABLE
 from vime.processes.secret import given_secret, headers
 from vime.serving.topology import Serving, reach
@@ -65,7 +65,7 @@ class FileSync:
         logger.info("version %d is on %d of %d servers", payload.version, len(synced), len(results))
         for file in map(Path, set(previous.files if previous is not None else ()) - set(payload.files)):
             file.unlink(missing_ok=True)  # the new ones stay: a server that restarts reads them again
-            if file.name == adapter.WEIGHTS:  # the folder of an adapter, which holds nothing else
+            if file.name == adapter_folder.WEIGHTS:  # the folder of an adapter, which holds nothing else
                 shutil.rmtree(file.parent, ignore_errors=True)
         return {
             "sync/seconds": time.monotonic() - started,

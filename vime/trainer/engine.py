@@ -29,7 +29,7 @@ from vime.algorithm.algorithm import Algorithm, Forward, Weights
 from vime.algorithm.choice import algorithm_of, second_weights
 from vime.config import AlgorithmConfig, BadUpdate, RunConfig
 from vime.errors import ConfigError, TrainingError
-from vime.model import adapter
+from vime.model import adapter_folder
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.model.tokenizer import tokenizer_problems
 from vime.trainer import bridge, checkpoint, lora, manifest, metrics, parallel, passes
@@ -87,7 +87,7 @@ class Engine:
         """The passes whose gradients are in the buffers."""
         self._skipped_in_a_row = 0
         self._forward_seconds = 0.0
-        """Time of passes for columns since the last gradient."""
+        """Seconds spent on passes for columns since the last gradient."""
 
     def _load_model(self, config: RunConfig) -> None:
         self.source = checkpoint_folder(config.model.checkpoint)
@@ -101,7 +101,7 @@ class Engine:
     def _attach_adapters(self) -> lora.Places:
         """Freezes the weights and adds adapters, new ones or those of the folder that the run begins with."""
         config = self.config.trainer.lora
-        if config.start and (problems := adapter.start_problems(config, self.config.model)):
+        if config.start and (problems := adapter_folder.start_problems(config, self.config.model)):
             raise ConfigError(problems)
         attached = lora.attach(self.model, self.architecture, config, seed=self.config.seed)
         if config.start:
@@ -119,7 +119,7 @@ class Engine:
 
     @property
     def answers(self) -> bool:
-        """True on the one of the ranks with the same data that holds columns and is the first to do so."""
+        """True on the first of the ranks that hold the columns of the same data."""
         return parallel_state.is_pipeline_last_stage() and passes.has_first_share()
 
     def forward(self, shard: Shard, needs: Sequence[Forward]) -> list[dict[str, np.ndarray]] | None:
@@ -188,7 +188,7 @@ class Engine:
 
     @torch.no_grad()
     def _clip_and_step(self, grad_norm: float, options: Mapping[str, float]) -> None:
-        """Megatron's `step` after its gradients are prepared and their norm is known; it would compute both again."""
+        """The second half of Megatron's `step`, for gradients that are prepared and whose norm is known already."""
         trainer = self.config.trainer
         betas = options.get("beta1", trainer.adam_beta1), options.get("beta2", trainer.adam_beta2)
         decay = options.get("weight_decay", trainer.weight_decay)
@@ -202,7 +202,7 @@ class Engine:
         self.optimizer.step_with_ready_grads()
 
     def _bad(self, name: str, value: float, *, step: int, sums: dict[str, float]) -> dict[str, float]:
-        """Drops the gradients; the metrics of a skipped update, or `TrainingError`."""
+        """Drops the gradients, then returns the metrics of a skipped update or raises `TrainingError`."""
         for chunk in self.wrapped:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -270,7 +270,7 @@ class Engine:
 
     def describe_adapter(self) -> dict[str, Any]:
         """PEFT's configuration of the adapters."""
-        return adapter.describe(self.config.trainer.lora, base=self.config.model.checkpoint)
+        return adapter_folder.describe(self.config.trainer.lora, base=self.config.model.checkpoint)
 
     def save_adapter(self, folder: Path) -> None:
         """Writes the adapters as a folder that PEFT and vLLM load."""

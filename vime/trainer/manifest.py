@@ -12,7 +12,7 @@ from typing import Any
 
 from vime.config import LoraConfig, LoraTarget, TrainerConfig
 from vime.errors import CheckpointError
-from vime.model.adapter import base_digest
+from vime.model.adapter_folder import base_digest
 from vime.model.architecture import Architecture
 
 FILE = "manifest.json"

@@ -108,11 +108,11 @@ class Column(Sequence[Number], Generic[Number]):
         return self.array
 
     def count(self, value: Any) -> int:
-        """The number of times that a value is in it."""
+        """The number of occurrences of a value."""
         return self.array.tolist().count(value)
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        """The first place of a value. Raises ValueError if there is none."""
+        """The index of the first occurrence of a value. Raises ValueError if there is none."""
         return self.array.tolist().index(value, start, len(self) if stop is None else stop)
 
 
@@ -142,9 +142,9 @@ class Defined(Enum):
     """
 
     everywhere = "everywhere"
-    """Every token, the prompt's too."""
+    """Every token, including the prompt."""
     response = "response"
-    """Every token after the prompt, the environment's too."""
+    """Every token after the prompt, including those of the environment."""
     sampled = "sampled"
     """Tokens that are trained: those in the loss mask, except the first of a sequence, which nothing predicts."""
     sequence = "sequence"

@@ -24,7 +24,7 @@ class Reward:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """A piece of a rollout's time; `kind` is queue, generation, waiting, tool, sandbox, reward or a method's own.
+    """A span of a rollout's time; `kind` is queue, generation, waiting, tool, sandbox, reward or a method's own.
 
     Example: `Span(name="actor", kind="generation", start=1712345678.9, seconds=0.8, details={"tokens": 24})`; `start` is in Unix
     seconds.
@@ -75,7 +75,7 @@ class Rollout:
 
     @property
     def could_not_begin(self) -> bool:
-        """True if its first request was refused or fills the context, which depends on the row alone: no attempt would differ."""
+        """True if its first request was refused or fills the context. This depends only on the row: a retry would not help."""
         refused = self.stop_reason in (StopReason.TOKEN_LIMIT, StopReason.REQUEST_REFUSED)
         return refused and bool(self.error) and not self.samples and not self.unfinished
 

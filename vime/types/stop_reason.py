@@ -34,7 +34,7 @@ class StopReason(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counting:
-    """The consequences of one stop reason: is the rollout trained, is it in the baseline, is it tried again."""
+    """The consequences of a stop reason: whether a rollout is trained, is part of the baseline, and is retried."""
 
     trained: bool
     in_baseline: bool

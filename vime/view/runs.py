@@ -21,8 +21,8 @@ from vime.report.summary import SCORES, SUMMARY
 from vime.view.query import facets
 from vime.view.rollout_index import RolloutIndex
 
-DEPTH = 3
-"""Maximum depth of runs below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`."""
+DEPTH = 4
+"""Maximum depth of runs below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`, `…/<time>/adapters/<name>`."""
 LOOK_SECONDS = 2.0
 """Seconds between two searches for new runs."""
 UPDATE_BYTES = 8 * 2**20

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from vime.files.folders import put_in_place, sync, writing_place
-from vime.model import adapter
+from vime.model import adapter_folder
 from vime.weights.payload import WeightDigest, WeightPayload
 
 BUCKET_BYTES = 512 * 2**20
@@ -81,7 +81,7 @@ def write_adapter_payload(
         payload.num_bytes += tensor.nbytes
     own = folder / f"{name}-v{version}-adapter"
     write_adapter(kept.items(), folder=own, description=description)
-    payload.files.append(str(own / adapter.WEIGHTS))
+    payload.files.append(str(own / adapter_folder.WEIGHTS))
     payload.num_tensors, payload.digest = digest.num_tensors, digest.hexdigest()
     payload.export_seconds = time.monotonic() - started
     return payload
@@ -93,9 +93,9 @@ def write_adapter(tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, 
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     kept = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors}
-    save_file(kept, temporary / adapter.WEIGHTS, metadata={"format": "pt"})
-    sync(temporary / adapter.WEIGHTS)
-    (temporary / adapter.CONFIG).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
+    save_file(kept, temporary / adapter_folder.WEIGHTS, metadata={"format": "pt"})
+    sync(temporary / adapter_folder.WEIGHTS)
+    (temporary / adapter_folder.CONFIG).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
     put_in_place(temporary, folder)
 
 

@@ -101,6 +101,8 @@ def test_a_step_runs_on_a_server(tutorial: ServedTutorial, step: str):
     assert all(rollout.num_response_tokens for rollout in rollouts)
     calls = sum(rollout.counts.get("tool_calls", 0) for rollout in rollouts)
     assert (calls > 0) == (step in ("tool", "turns", "sub_agents", "evaluation", "algorithm"))
+    if step == "first_query":
+        assert any(rollout.metrics["calls"] for rollout in rollouts)
     if step == "sub_agents":
         finished = [rollout for rollout in rollouts if rollout.stop_reason is not StopReason.TURN_LIMIT]
         assert finished and all(len(rollout.samples) == 3 for rollout in finished)

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from vime.config import AlgorithmName, LoraDelivery, LoraTarget, Mode, ModelConfig, RunConfig, ServedModelConfig, WeightTransfer
-from vime.model.adapter import describe, read_shape, start_problems
+from vime.model.adapter_folder import describe, read_shape, start_problems
 from vime.model.size import adapted_shapes
 from vime.preflight.rules import lora
 

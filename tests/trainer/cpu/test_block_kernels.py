@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests.trainer.float64 import assert_same, drawn
 from vime.trainer import weight_gradient
-from vime.trainer.cpu import attention, blocks
+from vime.trainer.cpu import bfloat16_attention, blocks
 from vime.trainer.packed_sequences import packed_sequences
 
 LENGTHS = [[1], [32, 1, 7], [300, 64, 33, 2]]
@@ -44,7 +44,7 @@ def test_attention_of_packed_sequences(lengths: list[int], heads: int, groups: i
 
     def ours(query: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
         key, value = both.split(channels, dim=-1)  # not contiguous, as in the model
-        return attention._BlockAttention.apply(query, key, value, packed, 0.2)
+        return bfloat16_attention._BlockAttention.apply(query, key, value, packed, 0.2)
 
     def expected(query: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
         key, value = both.split(channels, dim=-1)

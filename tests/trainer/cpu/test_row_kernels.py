@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.float64 import assert_same, drawn
-from vime.trainer.cpu import blocks, compiled, logprob, norm, rows, swiglu
+from vime.trainer.cpu import blocks, compiled, log_softmax, rms_norm, rows, swiglu
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -26,7 +26,7 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
 @pytest.mark.parametrize("shape", [(5, 8), (1, 3, 5), (37, 2, 16), (0, 8), (3, 1, 4, 33)])
 def test_norms(shape: tuple[int, ...], dtype: torch.dtype):
     def ours(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return norm._RowsRMSNorm.apply(x, weight, 1e-6)
+        return rms_norm._RowsRMSNorm.apply(x, weight, 1e-6)
 
     def expected(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (shape[-1],), weight, eps=1e-6)
@@ -36,7 +36,7 @@ def test_norms(shape: tuple[int, ...], dtype: torch.dtype):
 
 def test_norms_of_heads_that_are_parts_of_a_product(dtype: torch.dtype):
     def ours(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return norm._RowsRMSNorm.apply(x[..., 32:48], weight, 1e-6)
+        return rms_norm._RowsRMSNorm.apply(x[..., 32:48], weight, 1e-6)
 
     def expected(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x[..., 32:48], (16,), weight, eps=1e-6)
@@ -59,7 +59,7 @@ def test_logprobs_and_entropies(vocabulary: int, temperature: float, dtype: torc
     target = torch.randint(vocabulary, (6,), generator=torch.Generator().manual_seed(2))
 
     def ours(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return logprob._WholeLogprobAndEntropy.apply(logits, target, temperature)
+        return log_softmax._WholeLogprobAndEntropy.apply(logits, target, temperature)
 
     def expected(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs = (logits / temperature).log_softmax(-1)

@@ -7,7 +7,7 @@ from typing import Any
 from vime.cluster.placement import DIRECT, takes_turns
 from vime.config import AlgorithmName, LoraDelivery, Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.model.adapter import KEY, RANKS, read_shape, start_problems
+from vime.model.adapter_folder import KEY, RANKS, read_shape, start_problems
 from vime.model.size import adapted_shapes
 
 SHARED = (

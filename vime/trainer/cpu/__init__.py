@@ -14,11 +14,12 @@ from vime.trainer.operations import OPERATIONS
 def install() -> None:
     """Makes Megatron-core run on the CPU for the rest of this process, with our operations. Safe to call twice."""
     shim.install()
-    from vime.trainer.cpu import attention, blocks, logprob, norm, swiglu, vllm_kernels  # they import Megatron
+    from vime.trainer.cpu import bfloat16_attention, blocks, log_softmax, rms_norm, swiglu, vllm_kernels  # they import Megatron
 
     swiglu.install()
-    OPERATIONS.rms_norm, OPERATIONS.rotate, OPERATIONS.logprobs = norm.rms_norm, vllm_kernels.rotate, logprob.logprobs
-    OPERATIONS.attend_packed, OPERATIONS.attend = attention.attend_packed, attention.attend
+    OPERATIONS.rms_norm, OPERATIONS.rotate = rms_norm.rms_norm, vllm_kernels.rotate
+    OPERATIONS.logprobs = log_softmax.logprobs
+    OPERATIONS.attend_packed, OPERATIONS.attend = bfloat16_attention.attend_packed, bfloat16_attention.attend
     OPERATIONS.add_weight_gradient, OPERATIONS.adds_weight_gradients = blocks.add_if_suited, blocks.is_there
 
 

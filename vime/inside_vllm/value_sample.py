@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vime.inside_vllm.shard import TensorShard
+from vime.inside_vllm.tensor_shard import TensorShard
 
 QUANTIZED_TOLERANCE = 0.13
 """Largest difference of a quantized layer, as a share of the largest value read; FP8 rounds to 3 bits."""
@@ -22,25 +22,25 @@ class ValueSample:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """A comparison whose outcome has not yet been read from the device.
+class PendingCheck:
+    """A check whose outcome has not yet been read from the device.
 
-    Example: `Comparison(is_right=tensor(True, device="cuda:0"), fault=lambda: "lm_head.weight: nothing was loaded")`.
+    Example: `PendingCheck(is_right=tensor(True, device="cuda:0"), fault=lambda: "lm_head.weight: nothing was loaded")`.
     """
 
     is_right: torch.Tensor
     fault: Callable[[], str]
-    """An error line; called only where it is not right, because it asks the device."""
+    """Describes the error; called only for a check that failed, because it reads from the device."""
 
 
-def faults(comparisons: Iterable[Comparison]) -> list[str]:
-    """Error lines of those that are not right; waits for the device once, and again for each line."""
-    made = list(comparisons)
+def faults(checks: Iterable[PendingCheck]) -> list[str]:
+    """Errors of the failed checks; waits for the device once, and again for each error."""
+    made = list(checks)
     if not made:
         return []
     device = made[0].is_right.device
-    outcomes = torch.stack([comparison.is_right.to(device) for comparison in made]).tolist()
-    return [comparison.fault() for comparison, is_right in zip(made, outcomes) if not is_right]
+    outcomes = torch.stack([check.is_right.to(device) for check in made]).tolist()
+    return [check.fault() for check, is_right in zip(made, outcomes) if not is_right]
 
 
 def difference(read: torch.Tensor, expected: torch.Tensor) -> str:

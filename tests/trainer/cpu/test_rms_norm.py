@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from vime.trainer.cpu import norm
+from vime.trainer.cpu import rms_norm
 
 SHAPES = [(5, 8), (1, 3, 4), (37, 2, 16), (0, 8)]
 
@@ -18,7 +18,7 @@ def test_outputs_and_gradients_are_those_of_float64(shape: tuple[int, ...], dtyp
     towards = torch.randn(shape, generator=generator)
     x, weight = (value.clone().requires_grad_() for value in drawn)
     wide_x, wide_weight = (value.double().requires_grad_() for value in drawn)
-    found: Any = norm._CpuRMSNorm.apply(x, weight, 1e-6)
+    found: Any = rms_norm._CpuRMSNorm.apply(x, weight, 1e-6)
     expected = torch.nn.functional.rms_norm(wide_x, (shape[-1],), wide_weight, eps=1e-6)
     (found.float() * towards).sum().backward()
     (expected * towards.double()).sum().backward()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from vime.trainer import attention, cpu
-from vime.trainer.cpu import attention as on_cpu
+from vime.trainer.cpu import bfloat16_attention
 
 
 class Attention:
@@ -21,8 +21,8 @@ class Attention:
 @pytest.mark.parametrize("is_wide", [False, True])
 def test_outputs_and_gradients_are_those_of_float64(num_groups: int, length: int, is_wide: bool, monkeypatch: pytest.MonkeyPatch):
     cpu.install()
-    monkeypatch.setattr(on_cpu.blocks, "has_amx", lambda: True)
-    monkeypatch.setattr(on_cpu, "is_short", lambda *_: is_wide)
+    monkeypatch.setattr(bfloat16_attention.blocks, "has_amx", lambda: True)
+    monkeypatch.setattr(bfloat16_attention, "is_short", lambda *_: is_wide)
     generator = torch.Generator().manual_seed(length)
     shapes = [(3, heads, length, 32) for heads in (4, num_groups, num_groups)]
     drawn = [torch.randn(shape, generator=generator).bfloat16() for shape in shapes]
