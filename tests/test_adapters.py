@@ -65,7 +65,7 @@ def test_two_adapters_are_trained_resumed_and_sampled_with_their_own_versions(tm
         command = [sys.executable, "tools/version_audit.py", str(own), "--json", str(tmp_path / "audit.json"), "--sequences", "6"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
         assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-        audited = json.loads((tmp_path / "audit.json").read_text())
+        (audited,) = json.loads((tmp_path / "audit.json").read_text())
         assert [one["version"] for one in audited] == [0, 1, 2]
         moved += [one["before"] > 1e-4 for one in audited[1:]]
     assert any(moved), "no version differs from the one before, so nothing was shown"

@@ -1,8 +1,8 @@
 """Sampled tokens of a run beside the weights of their versions: is each logprob the one that this version of the weights gives?
 
-    python tools/version_audit.py RUN [--sequences 20] [--json PATH] [--markdown PATH]
+    python tools/version_audit.py RUN [RUN …] [--sequences 20] [--json PATH] [--markdown PATH]
 
-The run has to keep every token and every version of its weights:
+A run has to keep every token and every version of its weights:
 
     python -m vime.run … logger.rollouts=tokens trainer.save_every=1 trainer.keep_checkpoints=1000 output_dir=RUN
 
@@ -13,6 +13,7 @@ logprob: how far away that would be is the distance of the same tokens under the
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from convert_checkpoint import find_checkpoint, read_model, rope_parameters_of, source_of, with_one_rank
 from rich.progress import track
 
@@ -29,12 +31,18 @@ from vime.config import Precision, TrainerConfig
 from vime.errors import CheckpointError, VimeError
 from vime.files.jsonl import write_text
 from vime.model.architecture import checkpoint_folder, read_architecture
+from vime.report.metrics_file import read_metrics
 from vime.report.run_directory import RunDirectory, read_config
 from vime.surroundings import settle
 from vime.trainer import manifest
 from vime.types import Column
 from vime.types.sample import COLUMNS
 
+TITLE = """# Sampled tokens beside the weights of their versions
+
+Written by `python tools/version_audit.py`: distances in nats between the logprob of a sampled token and that of its version
+of the weights, in transformers and float32. In the last column are the same tokens under the version before.
+"""
 LIMIT = 5e-3
 """Largest distance in nats between a server and transformers in float32, for tokens of the right version."""
 
@@ -158,13 +166,19 @@ def _distances(model: Any, sequence: Sequence, version: int, temperature: float)
     return np.abs(chosen - sequence.rollout_log_probs)[wanted]
 
 
-def page(run: Path, sequences: list[Sequence], audited: list[Audited]) -> str:
-    """The table, as Markdown."""
-    replies = [np.unique(versions) for each in sequences for versions in each.replies()]
-    counts = [len(versions) for versions in replies]
-    several = sum(count > 1 for count in counts)
+def section(run: Path, sequences: list[Sequence], audited: list[Audited]) -> str:
+    """A run's command, what happened in it, and its table, as Markdown."""
+    replies = [len(np.unique(versions)) for each in sequences for versions in each.replies()]
+    metrics, faults = read_metrics(run / "metrics.jsonl"), run / "faults.jsonl"
+    words = [word for word in yaml.safe_load((run / "overrides.yaml").read_text()) if not word.startswith("output_dir=")]
+    events = [json.loads(line) for line in faults.read_text().splitlines()] if faults.exists() else []
+    totals = [sum(row.get(f"rollout/{name}", 0) for row in metrics) for name in ("num_rollouts", "num_failed")]
+    happened = ", ".join(f"{event.get('server', '')} {event['event']}" for event in events) or "none"
     lines = [
-        f"{len(sequences)} sequences with {len(replies)} replies, {several} of them with tokens of more than one version.",
+        f"`python -m vime.run {shlex.join(words)}`",
+        "",
+        f"{totals[0]:.0f} rollouts, {totals[1]:.0f} failed; faults of servers: {happened}. {len(sequences)} sequences with "
+        f"{len(replies)} replies, {sum(count > 1 for count in replies)} of them with tokens of more than one version.",
         "",
         "| version | tokens | mean distance | largest | mean under the version before |",
         "|--:|--:|--:|--:|--:|",
@@ -179,25 +193,30 @@ def main() -> None:
     """Prints the table; ends with 1 if a token is not of its version."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="the folder of a run")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a run")
     parser.add_argument("--sequences", type=int, default=20, help="the most sequences of each version (20)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    try:
-        sequences = sequences_of(options.run)
-        audited = audit(options.run, sequences, most=options.sequences)
-    except VimeError as error:
-        parser.exit(1, f"{type(error).__name__}: {error}\n")
-    text = page(options.run, sequences, audited)
+    found: dict[str, list[Audited]] = {}
+    sections = [TITLE]
+    for run in options.runs:
+        try:
+            sequences = sequences_of(run)
+            found[str(run)] = audit(run, sequences, most=options.sequences)
+        except VimeError as error:
+            parser.exit(1, f"{type(error).__name__}: {error}\n")
+        sections.append(section(run, sequences, found[str(run)]))
+    text = "\n".join(sections)
     sys.stdout.write(text)
     if options.json:
-        write_text(options.json, json.dumps([asdict(one) for one in audited], indent=1) + "\n")
+        write_text(options.json, json.dumps([[asdict(one) for one in audited] for audited in found.values()], indent=1) + "\n")
     if options.markdown:
         write_text(options.markdown, text)
-    wrong = [one.version for one in audited if one.largest > LIMIT]
-    if wrong or not audited:
-        sys.exit(f"tokens farther than {LIMIT} from their version: {wrong}" if wrong else "no version was kept")
+    for run, audited in found.items():
+        wrong = [one.version for one in audited if one.largest > LIMIT]
+        if wrong or not audited:
+            sys.exit(f"{run}: " + (f"tokens farther than {LIMIT} from versions {wrong}" if wrong else "no version was kept"))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from vime.config import Mode, RunConfig
+from vime.errors import ConfigError
 from vime.model.size import num_parameters
 from vime.preflight.compose import CONF, compose_run
 from vime.preflight.validation import find_problems
@@ -18,7 +19,9 @@ from vime.run import run
 
 pytestmark = pytest.mark.usefixtures("some_strands_python")
 
-EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+SEVERAL = "memagent_tiny_adapters"
+"""An experiment with several adapters, each of which is rehearsed in a run of its own."""
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml") if path.stem != SEVERAL)
 LARGE = [name for name in EXPERIMENTS if "tiny" not in name]
 KEPT = ("method", "algorithm", "sandbox", "workspace", "reward_service", "name", "seed", "mode", "deterministic")
 """Settings that a rehearsal leaves unchanged."""
@@ -40,6 +43,11 @@ def test_every_experiment_has_a_rehearsal_that_passes_the_checks(name: str):
     assert not find_problems(replace(small, mode=Mode.plan))
     assert small.cluster.gpus_per_node == 0 and small.trainer.num_steps <= NUM_STEPS
     assert num_parameters(small.model) < 100e6
+
+
+def test_several_adapters_are_not_rehearsed_together():
+    with pytest.raises(ConfigError, match="give the words of one of them"):
+        shrunk(SEVERAL)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

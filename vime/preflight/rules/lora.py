@@ -88,7 +88,8 @@ def together(config: RunConfig) -> list[Problem]:
         return []
     names, problems = ", ".join(config.adapters), list[Problem]()
     if config.mode not in (Mode.train, Mode.plan) or config.rehearse:
-        remedy = "several adapters are trained, and nothing else: leave them out, and name one by serving.models.actor.adapter"
+        remedy = "several adapters are trained, and nothing else: leave them out, and give the words of one of them"
+        remedy += "" if config.rehearse else ", with its folder as serving.models.actor.adapter"
         problems.append(Problem(key="adapters", value=names, remedy=remedy))
     if takes_turns(config):
         remedy = (
