@@ -57,6 +57,7 @@ def test_two_adapters_are_trained_resumed_and_sampled_with_their_own_versions(tm
     moved = []
     run("trainer.num_steps=2")
     run("trainer.num_steps=3", "resume=true")
+    assert (tmp_path / "latest").resolve() == (tmp_path / "run").resolve()
     for name, rank in (("fast", 8), ("slow", 2)):
         own = tmp_path / "run" / "adapters" / name
         steps = [json.loads(line)["step"] for line in (own / "metrics.jsonl").read_text().splitlines()]

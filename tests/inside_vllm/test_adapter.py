@@ -21,7 +21,7 @@ from vime.serving.client import TokenClient
 from vime.serving.topology import Serving
 from vime.sync.file_sync import FileSync
 from vime.weights.export import write_adapter
-from vime.weights.payload import WeightDigest, WeightPayload
+from vime.weights.payload import ADAPTER, WeightDigest, WeightPayload
 from vime.weights.policy import Policy
 
 RANK, ALPHA = 3, 8.0
@@ -227,15 +227,23 @@ async def test_a_frozen_model_computes_with_the_adapter_of_a_folder(stack: Stack
     assert list(turn.logprobs) == pytest.approx(expected, abs=1e-4)
 
 
-async def test_two_adapters_are_each_right_beside_the_others(stack: Stack):
+async def test_two_adapters_and_the_base_are_each_right_beside_the_others(stack: Stack):
     both = (stack, stack.other)
+    base = TokenClient(replace(stack.serving.trained_endpoint(), adapter=""), stack.config.serving)
+    unadapted: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True, "extra_args": {ADAPTER: ""}}
     for each in both:
         each.trainer.step()
         await each.sync()
     for mine in both * 2:
         async with asyncio.TaskGroup() as group:
             samples = [(each, group.create_task(each.sample(24))) for each in both for _ in range(3)]
+            plain = group.create_task(base.generate(PROMPT, sampling=unadapted, session_id="b", request_id=uuid.uuid4().hex))
         for each, task in samples:
             each.check(task.result())
+        turn = plain.result()
+        with stack.trainer.model.disable_adapter():
+            expected = stack.trainer.logprobs([*PROMPT, *turn.output_ids], len(turn.output_ids))
+        assert list(turn.logprobs) == pytest.approx(expected, abs=1e-4)
         mine.trainer.step()
         await mine.sync()
+    await base.close()

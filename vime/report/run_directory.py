@@ -87,7 +87,8 @@ class RunDirectory:
         for folder in (directory.logs, directory.rollouts, directory.checkpoints, directory.evaluation):
             folder.mkdir(parents=True, exist_ok=True)
         directory._write_provenance(config, overrides)
-        directory._point_latest_here()
+        if not (directory.path.parents[1] / CONFIG).exists():  # the folder of one of several adapters is a part of its run's
+            directory._point_latest_here()
         return directory
 
     def withdraw(self) -> None:
