@@ -9,6 +9,7 @@ import importlib.util
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -52,13 +53,17 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
     parallel.initialize(config.trainer, rank=rank, address=meet(rank, folder), seed=0)
     assert not (torch.full((64,), 1e-30) * 1e-10).any(), "tiny numbers are 0, and no slow ones"
     assert position_of(rank, config.trainer) == megatron_place(), f"rank {rank}"
-    engine = LockstepEngine(config)
+    samples, other = fixtures.build_samples(13), other_adapters(config)
+    engine = LockstepEngine(config, beside=other)
     layers: list[Any] = [layer.layer_number for part in engine.model.parts for layer in part.decoder.layers]
     expected = layers_of(position_of(rank, config.trainer).pipeline, config.trainer, config.model.num_layers)
     assert layers == [number + 1 for run in expected for number in run], f"rank {rank}: {layers}, {expected}"
-    samples = fixtures.build_samples(13)
     logprobs = engine.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
     metrics = [engine.train([samples], 0)]
+    if other is not None:  # whose steps must not be seen in what follows
+        other.activate()
+        other.train([samples[1:5]], 0)
+        engine.activate()
     if layout["resume"]:
         engine.save(folder / "checkpoint")
     metrics.append(engine.train([samples[:1]], 1))
@@ -81,6 +86,15 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
     }
     parallel.shutdown()
     return report
+
+
+def other_adapters(config: Any) -> LockstepEngine | None:
+    """An engine with whose adapters those of the configuration share a model; None without adapters."""
+    lora = config.trainer.lora
+    if not lora.rank:
+        return None
+    smaller = replace(lora, rank=2, start=None, targets=lora.targets[:2])
+    return LockstepEngine(replace(config, trainer=replace(config.trainer, lora=smaller)))
 
 
 def row_lengths(engine: LockstepEngine, config: Any, samples: list[Any]) -> list[int]:
