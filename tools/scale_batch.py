@@ -59,7 +59,7 @@ class Maker:
 class Rank:
     """Takes its part of a batch."""
 
-    def forward_backward(self, shard: Any, *_: Any) -> Any:
+    def forward_backward(self, _: str, shard: Any, *__: Any) -> Any:
         """Looks up this rank's rows of an update."""
         assert shard.fetched(ray.get).rows()
         return SimpleNamespace(sums={}, columns=None)

@@ -266,7 +266,7 @@ async def test_a_baseline_behind_a_chat_api_answers_the_same_agent(agents: Path)
 
 
 async def test_the_examples_of_the_guide_run(tmp_path: Path):
-    section = GUIDE.read_text().split("## An agent that you have already")[1].split("\n## ")[0]
+    section = GUIDE.read_text().split("## An agent that you already have")[1].split("\n## ")[0]
     for block in re.findall(r"(?:(?:^ {4}.*)?\n)+", section, re.M):
         code = textwrap.dedent(block).strip()
         if code.startswith("# "):
