@@ -103,7 +103,7 @@ async def test_a_dead_rank_is_named_and_stop_cleans_up(
     group.start()
     await group.ready()
     payload = await group.export_weights(1)
-    os.kill((await group._all("pid"))[0], signal.SIGKILL)
+    os.kill((await group._results("pid", [rank.pid.remote() for rank in group._ranks]))[0], signal.SIGKILL)
     with pytest.raises(TrainingError, match="trainer rank 0 died during train"):
         await train(group, [make_samples(2)], 0)
     await group.stop()
