@@ -17,6 +17,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,7 @@ def audit(run: Path, sequences: list[Sequence], *, most: int) -> list[Audited]:
     return found
 
 
+@lru_cache(maxsize=2)  # each version is the next one's "before"
 @torch.no_grad()
 def _model(run: Path, version: int, original: Path) -> Any:
     """The weights of a version in transformers, float32; None if the run has not kept them."""

@@ -4,7 +4,7 @@ An accepted sample takes at most 13 bytes per token (`vime.types.COLUMNS`). The 
 that may wait for the trainer. Ray's store holds a batch while its ranks train on it, and groups on their way to the driver.
 """
 
-from vime.config import AlgorithmName, RunConfig
+from vime.config import AlgorithmName, RunConfig, policies
 
 BYTES_PER_TOKEN = 13
 STORE_ROOM_BYTES = 512 * 2**20
@@ -25,7 +25,7 @@ def batch_bytes(config: RunConfig) -> int:
 
 def object_store_bytes(config: RunConfig) -> int:
     """The size of Ray's object store, in bytes; it is shared memory, which is taken only when it is used."""
-    return batch_bytes(config) + STORE_ROOM_BYTES
+    return sum(batch_bytes(policy) for policy in policies(config).values()) + STORE_ROOM_BYTES
 
 
 def driver_bytes(config: RunConfig) -> int:

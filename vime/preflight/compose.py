@@ -130,7 +130,7 @@ def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Probl
     Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with the problems that
     `check` finds in the rest of them.
     """
-    first = _compose(overrides, check=None if has_adapters(overrides) else check)
+    first = _compose(overrides, check=check)
     if not first.config.adapters:
         return first
     return _with_adapters(first, check)
@@ -169,11 +169,6 @@ def _with_adapters(composed: Composed, check: Callable[[RunConfig], list[Problem
     return replace(composed, config=config)
 
 
-def has_adapters(overrides: list[str]) -> bool:
-    """True if words of a command line name adapters; an experiment may, too."""
-    return any(word.lstrip("+").startswith(ADAPTERS) for word in overrides)
-
-
 def _compose(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None) -> Composed:
     words = with_search_path(overrides)
     register_schemas()
@@ -207,6 +202,8 @@ def _further_problems(
     try:
         config = to_dataclass(tree)
     except ConfigError:
+        return []
+    if config.adapters:  # each is checked by itself
         return []
     make_paths_absolute(config)
     wrong = {problem.key for problem in composition.problems}
