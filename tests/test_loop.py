@@ -57,6 +57,9 @@ class Parts:
     def trained(self, version: int) -> None:
         pass
 
+    async def peak_bytes(self) -> float:
+        return 1.0
+
     async def sync(self, version: int) -> dict[str, float]:
         self.happened.append("sync")
         return {}

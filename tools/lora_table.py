@@ -2,7 +2,8 @@
 
     python tools/lora_table.py outputs/memagent_tiny_lora/… outputs/memagent_tiny/… --out results/lora
 
-Each complete run is a row of the table of its model. Memory is the plan's for the trainer's weights, gradients and optimizer.
+Each complete run is a row of the table of its model. Memory is the plan's for the trainer's weights, gradients and optimizer,
+beside the peak of its process. Rows of other runs on the page stay.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from vime.report.results_page import OurRun, read_our_run
 from vime.surroundings import settle
 
 MIB = 2**20
+PEAK = "machine/trainer_peak_bytes"
 KEPT = ("weights", "gradients", "optimizer")
 
 
@@ -45,6 +47,8 @@ class Trained:
     """Strict score of the trained row in percent by data set, mean ± standard deviation over the runs of the evaluation."""
     memory: float
     """MiB of weights, gradients and optimizer."""
+    peak: float = 0.0
+    """MiB of the largest trainer rank at its peak; 0 where the run did not record it."""
     step_seconds: float
     """Median over the steps."""
     sync_bytes: float
@@ -66,6 +70,7 @@ def trained(folder: Path) -> Trained:
         lr=config.trainer.lr,
         scores=_scores(run),
         memory=sum(memory[part] for part in KEPT) / MIB,
+        peak=max((row[PEAK] for row in rows if PEAK in row), default=0.0) / MIB,
         step_seconds=median(row["time/step_seconds"] for row in rows if "time/step_seconds" in row),
         sync_bytes=median(row["sync/bytes"] for row in rows if "sync/bytes" in row),
         commit=run.about["commit"],
@@ -92,8 +97,9 @@ def page(rows: list[Trained]) -> str:
         "# LoRA beside all weights",
         "",
         "Written by `python tools/lora_table.py RUN…`. Scores are strict, in percent of all items, of the model after training:",
-        "mean ± standard deviation over the runs of one evaluation. Memory is the plan's for weights, gradients and optimizer",
-        "of the trainer; seconds are the median of a step, with whatever else the machine did meanwhile.",
+        "mean ± standard deviation over the runs of one evaluation. MiB are the plan's for weights, gradients and optimizer of",
+        "the trainer; the peak is that of its process, with PyTorch, activations and copies of weights on their way to servers.",
+        "Seconds are the median of a step, with whatever else the machine did meanwhile.",
     ]
     for model in dict.fromkeys(row.model for row in rows):
         own = [row for row in rows if row.model == model]
@@ -105,6 +111,7 @@ def page(rows: list[Trained]) -> str:
             "lr",
             *datasets,
             "MiB",
+            "MiB at the peak",
             "s per step",
             "bytes per sync",
             "commit",
@@ -117,6 +124,7 @@ def page(rows: list[Trained]) -> str:
             cells += [row.scores.get(name, "") for name in datasets]
             cells += [
                 f"{row.memory:.1f}",
+                f"{row.peak:,.0f}" if row.peak else "",
                 f"{row.step_seconds:.1f}",
                 f"{row.sync_bytes:,.0f}",
                 row.commit[:12],
@@ -127,6 +135,16 @@ def page(rows: list[Trained]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _key(row: Trained) -> tuple[str, str, str, int]:
+    return row.model, row.weights, row.servers, row.seed
+
+
+def _kept(out: Path | None) -> list[Trained]:
+    """The rows that are on the page."""
+    path = out.with_suffix(".json") if out else None
+    return [Trained(**row) for row in json.loads(path.read_text())] if path and path.exists() else []
+
+
 def main() -> None:
     """Prints the page, or writes it."""
     settle()
@@ -134,7 +152,8 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
     parser.add_argument("--out", type=Path, help="path of the page without its ending; rows go to .json")
     given = parser.parse_args()
-    rows = sorted(map(trained, given.runs), key=lambda row: (row.model, row.weights, row.servers, row.seed))
+    found = {_key(row): row for row in [*_kept(given.out), *map(trained, given.runs)]}
+    rows = [found[key] for key in sorted(found)]
     if given.out is None:
         Console().print(page(rows), markup=False)
         return

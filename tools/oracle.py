@@ -49,7 +49,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "database (behind the gateway)": ("+experiment=database_tiny",),
 }
 """The words of each method's laptop task; the calculator, which has none, rehearses two steps with scripted replies."""
-MEASURED = ("time/", "seconds/", "serving/", "utilization/", "server/", "sync/", "calls/", "sandbox/", "workspace/", "retrieval/")
+MEASURED = (
+    *("time/", "seconds/", "serving/", "utilization/", "machine/", "server/", "sync/", "calls/"),
+    *("sandbox/", "workspace/", "retrieval/"),
+)
 """Beginnings of the names of metrics that a clock or a machine decides."""
 CLOCKED = ("second", "in_flight", "buffered", "staleness")
 

@@ -184,7 +184,7 @@ async def train_step(output: RunOutput, system: Learner, batches: Batches, step:
     async with system.training() as trainer:
         trained, logprobs = await make_steps(config, algorithm, trainer, updates, first, step, keep=keep)
         system.trained(step + 1)
-    metrics |= trained
+        metrics |= trained | {"machine/trainer_peak_bytes": await trainer.peak_bytes()}
     if takes_turns(output.config) and is_saved_after(output.config, step + 1):
         await system.checkpoints.begin(step=step + 1)  # later the servers would have to sleep once more for it
     await clock.mark("training")

@@ -200,6 +200,10 @@ class TrainerGroup:
         }
         return [columns[rank] for rank in range(self._config.trainer.data_parallel_size)]
 
+    async def peak_bytes(self) -> float:
+        """The most memory that any rank has held so far, see `TrainerRank.peak_bytes`."""
+        return float(max(await self._results("peak_bytes", [rank.peak_bytes.remote() for rank in self._started])))
+
     async def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> list[list[float]]:
         """Logprobs of the last `response_lengths[i]` tokens of each sequence under the current weights."""
         found: dict[int, list[float]] = {}

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -97,6 +98,14 @@ class TrainerRank:
     def pid(self) -> int:
         """Process id."""
         return os.getpid()
+
+    def peak_bytes(self) -> int:
+        """The most memory that this process has held: on a GPU in tensors, otherwise resident."""
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.max_memory_allocated()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def _engine(self, of: str) -> Any:
         """The engine of the weights of a name, with its adapters in the model."""
