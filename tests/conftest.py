@@ -196,7 +196,7 @@ def served(checkpoints: dict[str, Path], ray_cluster: None, tmp_path_factory: py
     from vime.serving.topology import Serving
     from vime.weights.policy import Policy
 
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "weights"), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "inside_vllm"), os.environ.get("PYTHONPATH", "")])
     os.environ["OPENAI_API_KEY"] = "none"
     running: dict[str, Any] = {}
 

@@ -275,6 +275,14 @@ async def test_a_refused_request_is_not_sent_again():
     assert len(requests) == 1
 
 
+async def test_a_request_that_is_refused_in_its_stream_is_not_sent_again_either():
+    refusal = b'data: {"error": {"message": "no such option", "code": 400}}\n\n'
+    async with scripted([refusal]) as (client, requests):
+        with pytest.raises(BadRequestError, match="no such option"):
+            await client.generate([1], sampling=SAMPLING, session_id="s", request_id="r")
+    assert len(requests) == 1
+
+
 async def test_more_tokens_than_the_model_has_positions_for_are_refused_before_they_are_sent():
     async with scripted(answer) as (client, requests):
         with pytest.raises(BadRequestError, match=r"15 prompt tokens and max_tokens=2 are 17, more than max_model_len=16"):
@@ -284,8 +292,9 @@ async def test_more_tokens_than_the_model_has_positions_for_are_refused_before_t
 
 async def test_a_real_server_says_what_is_wrong_with_a_request(served):
     client = TokenClient(served["tied"].endpoint, served["tied"].config.serving)
-    with pytest.raises(BadRequestError, match="temperature"):
-        await client.generate([1], sampling={"temperature": -1.0, "max_tokens": 2}, session_id="s", request_id="r")
+    for wrong, name in (({"temperature": -1.0}, "temperature"), ({"logprobs": 500}, "logprobs")):
+        with pytest.raises(BadRequestError, match=name):
+            await client.generate([1], sampling={**wrong, "max_tokens": 2}, session_id="s", request_id="r")
     await client.close()
 
 

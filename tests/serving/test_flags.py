@@ -61,6 +61,15 @@ def test_a_server_that_awaits_weights_reads_no_checkpoint(vllm_args: dict, load_
     assert arguments.get("load_format") in (None, "auto"), "an evaluation needs the checkpoint"
 
 
+def test_servers_of_the_trained_model_may_return_the_logprobs_that_a_run_asks_for():
+    config = RunConfig()
+    for number, wanted in ((0, None), (19, None), (20, 21), (64, 65)):  # one more is asked for, and 20 are the default
+        config.rollout.num_logprobs = number
+        arguments = server_arguments(config, "actor", ServedModelConfig(trained=True), number=0)
+        assert arguments.get("max_logprobs") == wanted
+        assert "max_logprobs" not in server_arguments(config, "judge", ServedModelConfig(), number=0)
+
+
 def test_a_server_that_gets_adapters_has_the_base_and_room_for_one_of_them():
     config = RunConfig(serving=ServingConfig(lora=LoraDelivery.adapter))
     config.trainer.lora = LoraConfig(rank=12, targets=[LoraTarget.q_proj, LoraTarget.o_proj])

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from vime.config import Family, LoraConfig, LoraTarget, ModelConfig, Precision, RunConfig, TrainerConfig
+from vime.config import Family, LoraConfig, LoraTarget, ModelConfig, Precision, RunConfig, Surrogate, TrainerConfig
 from vime.model.families import family_of
 from vime.types import Sample
 
@@ -102,6 +103,22 @@ def build_samples(count: int, *, seed: int = 0, with_gaps: bool = True) -> list[
     return samples
 
 
+def with_likeliest(config: RunConfig, samples: list[Sample], *, num: int = 6) -> list[Sample]:
+    """The samples with likeliest tokens for score centering over kept tokens, which `config` is set to."""
+    generator = np.random.default_rng(1)
+    config.rollout.top_k, config.rollout.num_logprobs = num, num
+    algorithm = config.algorithm
+    algorithm.surrogate, algorithm.score_centering, algorithm.clip_low, algorithm.clip_high = Surrogate.cispo, True, 0.5, 0.5
+    found = []
+    for sample in samples:
+        shape = (sample.response_length, num)
+        ids = generator.permuted(np.tile(np.arange(VOCAB, dtype=np.int32), (shape[0], 1)), axis=1)[:, :num]
+        ids[generator.random(shape[0]) < 0.3, num - 2 :] = -1
+        logprobs = np.log(generator.dirichlet([1.0] * (num + 1), size=shape[0]))[:, :num].astype(np.float32)
+        found.append(sample.with_columns(top_ids=ids, top_logprobs=np.where(ids < 0, -np.inf, logprobs)))
+    return found
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Folder of a random model by family, made once."""
@@ -184,3 +201,9 @@ def make_config() -> Callable[..., RunConfig]:
 def make_samples() -> Callable[..., list[Sample]]:
     """`make_samples(count, seed=0, with_gaps=True)`."""
     return build_samples
+
+
+@pytest.fixture(scope="session")
+def make_likeliest() -> Callable[..., list[Sample]]:
+    """`make_likeliest(config, samples, num=6)`."""
+    return with_likeliest

@@ -54,6 +54,8 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
     assert not (torch.full((64,), 1e-30) * 1e-10).any(), "tiny numbers are 0, and no slow ones"
     assert position_of(rank, config.trainer) == megatron_place(), f"rank {rank}"
     samples, other = fixtures.build_samples(13), other_adapters(config)
+    if layout["is_cut"]:
+        samples = fixtures.with_likeliest(config, samples)
     engine = LockstepEngine(config, beside=other)
     layers: list[Any] = [layer.layer_number for part in engine.model.parts for layer in part.decoder.layers]
     expected = layers_of(position_of(rank, config.trainer).pipeline, config.trainer, config.model.num_layers)

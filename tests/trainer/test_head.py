@@ -32,7 +32,7 @@ def test_the_heads_gradient_over_many_chunks_is_one_float32_product(world: None,
     hidden_NH, weight_VH, target_N = case()
     if has_buffer:  # as Megatron's gradient buffers do
         weight_VH.main_grad = torch.zeros(weight_VH.shape)  # type: ignore[attr-defined]
-    logprob_N, entropy_N = chunked_logprobs(hidden_NH, weight_VH, target_N, temperature=1.0, chunk=2)
+    logprob_N, entropy_N = chunked_logprobs(hidden_NH, weight_VH, target_N.unsqueeze(1), temperature=1.0, chunk=2)
     (logprob_N.sum() + 0.1 * entropy_N.sum()).backward()
     found = weight_VH.main_grad if has_buffer else weight_VH.grad  # type: ignore[attr-defined]
     wanted_VH = reference(hidden_NH, weight_VH, target_N)
@@ -47,12 +47,33 @@ def test_chunks_change_nothing(world: None) -> None:
     found = []
     for chunk in (TOKENS, 100):
         inputs = (hidden_NH.clone().requires_grad_(), weight_VH.clone().requires_grad_())
-        logprob_N, entropy_N = chunked_logprobs(*inputs, target_N, temperature=0.7, chunk=chunk)
+        logprob_N, entropy_N = chunked_logprobs(*inputs, target_N.unsqueeze(1), temperature=0.7, chunk=chunk)
         (logprob_N.square().sum() + entropy_N.square().sum()).backward()
-        found.append([logprob_N, entropy_N, *(x.grad for x in inputs)])
+        found.append([logprob_N[:, 0], entropy_N, *(x.grad for x in inputs)])
     inputs = [hidden_NH.clone().requires_grad_(), weight_VH.clone().requires_grad_()]
     logprob_NV = torch.log_softmax(inputs[0] @ inputs[1].t() / 0.7, dim=1)
     logprob_N, entropy_N = logprob_NV[range(TOKENS), target_N], -(logprob_NV.exp() * logprob_NV).sum(1)
     (logprob_N.square().sum() + entropy_N.square().sum()).backward()
     for values in found:
         torch.testing.assert_close(values, [logprob_N, entropy_N, *(x.grad for x in inputs)], rtol=1e-4, atol=1e-4)
+
+
+def test_several_tokens_of_one_place_have_their_logprobs_and_gradients_once_each(world: None) -> None:
+    """A token may be wanted twice, and ids below 0 are none."""
+    from vime.trainer.head import chunked_logprobs
+
+    hidden_NH, weight_VH, target_N = (x.detach().float() if x.is_floating_point() else x for x in case())
+    others_NK = torch.stack([target_N, (target_N + 3) % len(weight_VH), torch.full_like(target_N, -1)], 1)
+    target_NJ, factor_J = torch.cat([target_N.unsqueeze(1), others_NK], 1), torch.tensor([1.0, 0.5, -2.0, 0.0])
+    found = []
+    for chunk in (3, 100):
+        inputs = (hidden_NH.clone().requires_grad_(), weight_VH.clone().requires_grad_())
+        logprob_NJ, entropy_N = chunked_logprobs(*inputs, target_NJ, temperature=0.7, chunk=chunk)
+        ((logprob_NJ * factor_J).sum() + entropy_N.square().sum()).backward()
+        found.append([logprob_NJ[:, :3], entropy_N, *(x.grad for x in inputs)])
+    inputs = (hidden_NH.clone().requires_grad_(), weight_VH.clone().requires_grad_())
+    logprob_NV = torch.log_softmax(inputs[0] @ inputs[1].t() / 0.7, dim=1)
+    wanted_NJ, entropy_N = logprob_NV.gather(1, target_NJ[:, :3]), -(logprob_NV.exp() * logprob_NV).sum(1)
+    ((wanted_NJ * factor_J[:3]).sum() + entropy_N.square().sum()).backward()
+    for values in found:
+        torch.testing.assert_close(values, [wanted_NJ, entropy_N, *(x.grad for x in inputs)], rtol=1e-4, atol=1e-4)

@@ -96,6 +96,8 @@ RESUMED = [
     *BFLOAT16,
 ]
 WHOLE = {"qwen3 context whole": CONTEXT | {"max_tokens_per_micro_batch": 10_000}}
+CUT = {"qwen3 sequence cut": TENSOR | SEQUENCE, "qwen3 context cut": CONTEXT, "qwen2_tied pipeline cut": PIPELINE}
+"""Layouts whose sampler has kept a part of the tokens, and recorded them."""
 WHOLE_LOSS = "def loss(config, logprobs, *_):\n    return -logprobs * logprobs.mean().exp(), {}\n"
 """A loss of all tokens of a row at once, as losses over sequences are: its gradient in one token depends on the others."""
 
@@ -131,12 +133,13 @@ def results(
     """Reports of each rank on the layouts that it takes part in."""
     folder = tmp_path_factory.mktemp("parallel")
     layouts = []
-    for name, trainer in (LAYOUTS | BFLOAT16 | WHOLE).items():
+    for name, trainer in (LAYOUTS | BFLOAT16 | WHOLE | CUT).items():
         family, tied = model_of(name)
         layout = {"name": name, "trainer": trainer, "model": str(models(family, tied=tied)), "resume": name in RESUMED}
         lora = adapters(family, tied=tied) if is_adapted(name) else None
         own = {
             "loss": whole_loss if name in WHOLE else None,
+            "is_cut": name in CUT,
             "lora": lora and {**lora, "targets": [t.value for t in lora["targets"]]},
         }
         layouts.append(layout | own)
@@ -153,7 +156,12 @@ def seen(results: Any, name: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def references(
-    models: Models, adapters: Callable[..., dict[str, Any]], make_config: Callable[..., RunConfig], make_samples: Any, world: None
+    models: Models,
+    adapters: Callable[..., dict[str, Any]],
+    make_config: Callable[..., RunConfig],
+    make_samples: Any,
+    make_likeliest: Any,
+    world: None,
 ) -> Callable[..., Any]:
     """Logprobs, metrics of two updates and weights of one rank, by model; made once."""
     from vime.trainer import bridge
@@ -161,13 +169,14 @@ def references(
 
     @cache
     def get(
-        family: str, tied: bool, loss: str | None = None, *, adapted: bool = False
+        family: str, tied: bool, loss: str | None = None, *, adapted: bool = False, is_cut: bool = False
     ) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
         lora = adapters(family, tied=tied) if adapted else None
         config = make_config(models(family, tied=tied), lora=lora, **({"max_tokens_per_micro_batch": 10_000} if loss else {}))
         config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
         config.algorithm.loss = loss
-        samples, engine = make_samples(13), LockstepEngine(config)
+        samples = make_likeliest(config, make_samples(13)) if is_cut else make_samples(13)
+        engine = LockstepEngine(config)
         metrics = [engine.train([samples], 0), engine.train([samples[:1]], 1)]
         tensors = [*engine.export(), *bridge.export_hugging_face(engine.model, engine.architecture, adapters=True)]
         return metrics, {key: tensor.detach().clone() for key, tensor in tensors}
@@ -209,10 +218,10 @@ def test_logprobs_are_hugging_faces(results: Any, expected_logprobs: Callable[..
             assert values == pytest.approx(expected[int(index)], abs=1e-4)
 
 
-@pytest.mark.parametrize("name", [*LAYOUTS, *WHOLE])
+@pytest.mark.parametrize("name", [*LAYOUTS, *WHOLE, *CUT])
 def test_updates_are_those_of_one_rank(results: Any, references: Callable[..., Any], whole_loss: str, name: str) -> None:
     loss, adapted = whole_loss if name in WHOLE else None, is_adapted(name)
-    metrics, weights = references(*model_of(name), loss, adapted=adapted)
+    metrics, weights = references(*model_of(name), loss, adapted=adapted, is_cut=name in CUT)
     for report in seen(results, name):
         for found, expected, tolerance in zip(report["metrics"], metrics, (1e-4, 2e-4)):
             for key in ("train/loss", "train/grad_norm", "train/kl", "train/entropy", "train/num_tokens"):

@@ -79,7 +79,8 @@ def head(setting: Setting) -> Iterator[Finding]:
     wanted += logits.grad @ weight.double(), logits.grad.t() @ states.double()
     for chunk in (num_tokens, num_tokens // 3):
         states.grad = weight.grad = None
-        found = chunked_logprobs(states, weight, target, temperature=0.7, chunk=chunk)
+        logprobs, entropies = chunked_logprobs(states, weight, target.unsqueeze(1), temperature=0.7, chunk=chunk)
+        found = logprobs[:, 0], entropies
         (found[0] * by_logprob + found[1] * by_entropy).sum().backward()
         for name, ours, exact in zip(HEAD, (*found, states.grad, weight.grad), wanted, strict=True):
             distance = float((ours.double() - exact).norm() / exact.norm())  # type: ignore[union-attr]

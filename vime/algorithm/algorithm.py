@@ -4,7 +4,7 @@
     columns = algorithm.advantages(groups, known)                      # on the driver, which has no torch
     loss = algorithm.loss(tokens)                                      # on the trainer, for each micro-batch
 
-Shape suffix: N trained tokens of a micro-batch.
+Shape suffixes: N trained tokens of a micro-batch, K likeliest tokens at each place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from vime.config import RunConfig
 from vime.config.ranges import numbers_of
 from vime.errors import ConfigError, Problem
 from vime.types import ColumnType, Group, Sample
+from vime.types.column import TOP_IDS, TOP_LOGPROBS
 
 if TYPE_CHECKING:
     import torch
@@ -85,9 +86,10 @@ class Columns:
 
 @dataclass(kw_only=True, slots=True)
 class Tokens:
-    """The trained tokens of a micro-batch, flat; whole sequences, one after another. All tensors have shape [N].
+    """The trained tokens of a micro-batch, flat; whole sequences, one after another. Tensors have shape [N] where none is named.
 
-    `tokens["advantage"]` is a column; logprobs and entropy have gradients.
+    `tokens["advantage"]` is a column; logprobs, entropy and `top` have gradients. Where top-k or top-p cut the distribution that
+    tokens were sampled from, all three are those of the distribution over the tokens that were kept.
     """
 
     logprobs: "torch.Tensor"
@@ -98,6 +100,9 @@ class Tokens:
     staleness: "torch.Tensor"
     """Weight versions between sampling and training."""
     columns: Mapping[str, "torch.Tensor"]
+    top: "torch.Tensor | None" = None
+    """Logprobs of the sampler's likeliest tokens (the column `top_ids`), [N, K]; those of ids below 0 mean nothing, and must not
+    have a gradient. None unless the algorithm `reads_top`, or tokens were cut."""
 
     def __getitem__(self, name: str) -> "torch.Tensor":
         return self.columns[name]
@@ -137,6 +142,8 @@ class Algorithm:
     """Columns that the trainer computes before the first update of a batch."""
     needs_before: Sequence[Forward] = ()
     """The columns among them that `advantages` reads; the others never leave the trainer."""
+    reads_top: bool = False
+    """True if `loss` reads the sampler's likeliest tokens: the columns `top_ids` and `top_logprobs`, and `Tokens.top`."""
     is_supervised: bool = False
     """True if sequences are demonstrations: no model sampled them, so they have no logprobs to compare with."""
 
@@ -148,6 +155,18 @@ class Algorithm:
     def temperature(self) -> float:
         """Temperature of the distribution whose logprobs are trained."""
         return 1.0 if self.is_supervised else self.run.rollout.temperature
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the trained logprobs are those of a distribution that top-k or top-p has cut."""
+        rollout = self.run.rollout
+        return not self.is_supervised and (rollout.top_k is not None or rollout.top_p < 1)
+
+    @property
+    def recorded(self) -> Sequence[ColumnType]:
+        """The columns with the sampler's likeliest tokens that the trainer needs."""
+        kinds = (*((TOP_IDS,) if self.is_cut or self.reads_top else ()), *((TOP_LOGPROBS,) if self.reads_top else ()))
+        return [replace(kind, shape=(self.run.rollout.num_logprobs,), fill=None) for kind in kinds]
 
     @property
     def source(self) -> str:

@@ -44,6 +44,7 @@ def describe(config: AlgorithmConfig) -> str:
     kl = f"KL {config.kl_coefficient:g} {config.kl_estimator.value} in the {config.kl_place.value}"
     parts = [advantage if config.advantage is None else config.advantage]
     parts += [describe_ratio(config) if config.loss is None else config.loss]
+    parts += ["centered scores"] if config.score_centering else []
     parts += [average, kl if config.kl_coefficient else "no KL"]
     if config.correction.mode is not CorrectionMode.none:
         bounds = f"{config.correction.low:g} … {config.correction.high:g}"

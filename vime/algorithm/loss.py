@@ -18,6 +18,8 @@ Metrics = dict[str, torch.Tensor]
 
 LOG_RATIO_LIMIT = 20.0
 """Bound of the log ratio of a token or sequence, beyond which its loss is constant: exp() of a larger one may overflow."""
+LEAST_TAIL = 1e-6
+"""Least probability of the tokens that are not recorded (arXiv 2609.20807)."""
 LEAST_REST = 1e-8
 """Least probability of all other tokens together in a KL divergence: a smaller one is a rounding error of float32."""
 
@@ -86,6 +88,31 @@ def _cispo(
     """-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log policy: no token loses its gradient (arXiv 2506.13585, eq. 4 and 5)."""
     weight_N = ratio_N.detach().clamp(1 - config.clip_low, 1 + config.clip_high)
     return -weight_N * advantages_N * logprobs_N, {"train/clip_fraction": (weight_N != ratio_N.detach()).sum()}
+
+
+def score_centering(
+    config: AlgorithmConfig,
+    top_NK: torch.Tensor,
+    sampler_NK: torch.Tensor,
+    is_known_NK: torch.Tensor,
+    advantages_N: torch.Tensor,
+) -> tuple[torch.Tensor, Metrics]:
+    """A sum over H of sg(m - alpha p) log p: what `_cispo` lacks for its mean under the sampler to be 0 (arXiv 2609.20807).
+
+    H are the sampler's K likeliest tokens, p and q their probabilities in trainer and sampler, m = clip(p, low q, high q) those
+    of the sampler times the clipped weight. All other tokens count as if the sampler gave them rho p, with rho = (1 - sum of q) /
+    (1 - sum of p): alpha = clip(1, low rho, high rho). With bounds of 1 there are no importance weights, m = q; without bounds
+    the term is 0. `is_known_NK` is False in places without a token.
+    """
+    with torch.no_grad():
+        p_NK, q_NK = (torch.where(is_known_NK, each_NK.exp(), 0.0) for each_NK in (top_NK, sampler_NK))
+        low, high = 1 - config.clip_low, 1 + config.clip_high
+        recorded_N = q_NK.sum(1)
+        rho_N = (1 - recorded_N).clamp(min=0.0) / (1 - p_NK.sum(1)).clamp(min=LEAST_TAIL)
+        alpha_N = rho_N.new_ones(()).maximum(low * rho_N).minimum(high * rho_N)
+        weight_NK = p_NK.maximum(low * q_NK).minimum(high * q_NK) - alpha_N.unsqueeze(1) * p_NK
+    centered_N = (weight_NK * torch.where(is_known_NK, top_NK, 0.0)).sum(1)
+    return advantages_N * centered_N, {"train/recorded_mass_mean": recorded_N.sum()}
 
 
 def _sapo(

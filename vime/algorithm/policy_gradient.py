@@ -46,6 +46,11 @@ class PolicyGradient(Algorithm):
         return self.needs if self._penalizes else ()
 
     @property
+    def reads_top(self) -> bool:  # type: ignore[override]
+        """True with score centering."""
+        return self.config.score_centering
+
+    @property
     def _penalizes(self) -> bool:
         return self.config.kl_place is KLPlace.reward and self.config.kl_coefficient > 0
 
@@ -107,6 +112,7 @@ class PolicyGradient(Algorithm):
 
         from vime.algorithm.correction import correction_weights
         from vime.algorithm.kl import kl_estimate, unbiased
+        from vime.algorithm.loss import score_centering
 
         config, logprobs_N, engine_N = self.config, tokens.logprobs, tokens["logprob"]
         mask_N = torch.ones_like(logprobs_N)
@@ -115,6 +121,11 @@ class PolicyGradient(Algorithm):
         if config.correction.mode is not CorrectionMode.none or config.correction.veto:
             factor_N, more = correction_weights(config.correction, old_N, engine_N, mask_N, tokens.sequences)
             loss_N, metrics = loss_N * factor_N, metrics | more
+        if config.score_centering:
+            assert tokens.top is not None, "the trainer gives the logprobs of the likeliest tokens"
+            known = tokens["top_logprobs"], tokens["top_ids"] >= 0
+            centering_N, more = score_centering(config, tokens.top, *known, tokens["advantage"])
+            loss_N, metrics = loss_N + centering_N, metrics | more
         metrics = {**metrics, "train/policy_loss": (tokens["weight"] * loss_N.detach()).sum()}
         if "reference" in tokens.columns:
             kl_N = kl_estimate(config.kl_estimator, logprobs_N, tokens["reference"])

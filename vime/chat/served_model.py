@@ -153,7 +153,7 @@ class ServedModel:
         seed, turn = self.trajectory.seed(key), self.trajectory.recall(key)
         more = ({"stop": list(stop)} if stop else {}) | ({"structured_outputs": constraint} if constraint else {})
         call = self._begin(prompt)
-        if turn is None:
+        if turn is None or turn.num_logprobs < self.sampling.get("logprobs", 0):  # a run that did not record them has kept it
             turn = await self._sample(call, prompt.ids, max_tokens, seed, more, hear)
         else:
             self.trace.count("turns_kept")

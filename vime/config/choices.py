@@ -50,6 +50,7 @@ class AlgorithmName(Enum):
     dppo = "dppo"
     dppo_kl = "dppo_kl"
     maxrl = "maxrl"
+    score_centering = "score_centering"
     reinforce_plus_plus = "reinforce_plus_plus"
     reinforce_plus_plus_baseline = "reinforce_plus_plus_baseline"
     sft = "sft"

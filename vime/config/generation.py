@@ -8,9 +8,6 @@ from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, Posi
 
 Replicas = Annotated[int, Range(least=1, most=1024)]
 Penalty = Annotated[float, Range(least=-2, most=2)]
-FullDistribution = Annotated[
-    float, Range(least=1, most=1, why="the trainer does not know which tokens top-p cuts off, so its logprobs would be wrong")
-]
 Sampled = Annotated[float, Range(above=0, why="without sampling all rollouts of a group are equal, and nothing can be learned")]
 Silence = Annotated[float, Range(least=10, why="our servers show a sign of life every five seconds")]
 
@@ -25,8 +22,15 @@ class RolloutConfig:
     """Rollouts in the group of a prompt."""
     temperature: Sampled = 1.0
     """Sampling temperature of the trained model in training."""
-    top_p: FullDistribution = 1.0
-    """Nucleus sampling of the trained model in training."""
+    top_p: PositiveShare = 1.0
+    """Nucleus sampling of the trained model in training. Below 1 it needs `top_k` and `num_logprobs`, so that the trainer knows
+    which tokens were kept."""
+    top_k: Count | None = None
+    """Number of likeliest tokens among which the trained model samples in training, at most `num_logprobs`; null keeps all."""
+    num_logprobs: Annotated[int, Range(least=0, most=1000)] = 0
+    """Likeliest tokens that servers return with their logprobs beside each sampled token, 8 bytes each: the kept tokens of
+    `top_k` and `top_p`, over which the trainer renormalizes (arXiv 2512.02556, section 3.1), and what
+    `algorithm.score_centering` reads."""
     max_staleness: Natural = 0
     """Weight versions by which a token may lag behind the trainer when it is trained on; 0 is synchronous and on-policy."""
     in_flight_updates: bool = True

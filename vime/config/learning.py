@@ -70,6 +70,9 @@ class AlgorithmConfig:
     surrogate: Surrogate = Surrogate.clipped
     """Use of the importance ratio in the loss: PPO's clip range, CISPO's clipped weight, SAPO's gate, GMPO's geometric mean of
     clipped ratios, or the masks of IPO and DPPO by the probabilities of trainer and sampler."""
+    score_centering: bool = False
+    """Subtracts from the score of each token its mean under the sampler, which the sampler's likeliest tokens give (arXiv
+    2609.20807). It takes the weights of `surrogate=cispo`, and needs `rollout.num_logprobs`."""
     clip_low: Share = 0.2
     """Ratios are clipped at 1 - `clip_low` from below."""
     clip_high: NonNegative = 0.2

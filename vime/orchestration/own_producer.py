@@ -152,5 +152,6 @@ class OwnProducer:
             session = rollout.samples[0].session_id if rollout.samples else ""
             template = template_of(group.prompt, slot=slot, member=member, session=session)
             rollout.rollout_id, rollout.group_index = template.rollout_id, slot
-            rollout.samples = check_samples(rollout.samples, template) if rollout.samples else []
+            found, num_logprobs = rollout.samples, self._config.num_logprobs
+            rollout.samples = check_samples(found, template, num_logprobs=num_logprobs) if found else []
             adopt(rollout)

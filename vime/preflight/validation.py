@@ -95,6 +95,7 @@ RULES: tuple[Rule, ...] = (
     security.arguments,
     sampling_parameters.trained_model,
     sampling_parameters.frozen_models,
+    sampling_parameters.kept_tokens,
     sampling_parameters.constraints,
     retrieval.complete,
     retrieval.own_port,

@@ -35,6 +35,8 @@ FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 2.0
 NUM_IMMEDIATE_RETRIES = 3
 FAREWELL_SECONDS = 10.0
+REFUSED = (400, 404, 413, 422)
+"""Status of a request that cannot work, also of one whose stream had begun."""
 DATA, LAST_EVENT = b"data: ", b"data: [DONE]"
 JSON, OPTIONS = "application/json", orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
@@ -157,6 +159,10 @@ class TokenClient:
             async with session.post(f"{self._url}/finish_session", params=query, timeout=timeout) as response:
                 await response.read()  # a router with another policy answers as well, and does nothing
 
+    def _refused(self, request_id: str, reason: Any) -> BadRequestError:
+        self.calls.num_failures += 1
+        return BadRequestError(f"{self._endpoint.name} refuses {request_id}: {str(reason)[:2000]}")
+
     def _count(self, token_ids: Integers, reply: Reply, started: float) -> None:
         self.calls.num_requests += 1
         self.calls.input_tokens += len(token_ids)
@@ -178,13 +184,14 @@ class TokenClient:
             response = await self._session.post(f"{self._url}/inference/v1/generate", data=data, headers=head)
             silence.heard()
             try:
-                if response.status in (400, 404, 413, 422):
-                    self.calls.num_failures += 1
-                    raise BadRequestError(f"{self._endpoint.name} refuses {request_id}: {(await response.text())[:2000]}")
+                if response.status in REFUSED:
+                    raise self._refused(request_id, await response.text())
                 if response.status != 200:
                     raise _Unavailable(f"status {response.status}: {(await response.text())[:500]}")
                 async for event in _events(response, silence):
                     if "error" in event:
+                        if isinstance(event["error"], dict) and event["error"].get("code") in REFUSED:
+                            raise self._refused(request_id, event["error"].get("message"))
                         raise StreamError(f"the server ended the stream: {str(event['error'])[:500]}")
                     for choice in event["choices"]:
                         reply.attempt_seconds = time.monotonic() - started

@@ -49,6 +49,8 @@ KV_ROLES = {ServerRole.prefill: "kv_producer", ServerRole.decode: "kv_consumer"}
 
 DUMMY = "dummy"
 """vLLM's name for random weights instead of the checkpoint's."""
+VLLM_MAX_LOGPROBS = 20
+"""Most logprobs of a place that vLLM returns by default."""
 SMALL_VOCABULARY = 16384
 """Largest vocabulary at which ranks of sampled tokens are cheap without a compiled kernel (150,000: 37 ms a step against 1)."""
 LARGE_MODEL = 10_000_000
@@ -125,6 +127,8 @@ def server_arguments(
         arguments |= _room_for_adapters(max(lora.rank for lora in adapters), targets, places=places)
     elif awaits_weights and not _drafts(given):
         arguments["load_format"] = DUMMY
+    if model.trained and config.rollout.num_logprobs >= VLLM_MAX_LOGPROBS:
+        arguments["max_logprobs"] = config.rollout.num_logprobs + 1  # one more is asked for, see `vime.serving.reply`
     if role is not ServerRole.regular:
         arguments["kv_transfer_config"] = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}
     if is_cpu(config):

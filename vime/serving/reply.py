@@ -1,6 +1,8 @@
 """One reply as it arrives, in one or more attempts; each attempt continues from the tokens received so far."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,11 +15,15 @@ STREAM_INTERVAL_TOKENS = 64
 GOES_ON = frozenset(
     {
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logit_bias"),
-        "stream_interval",
+        *("stream_interval", "logprobs"),
     }
 )
 """Sampling parameters under which a reply can be continued from its first half. Others (penalties, structured output, a seed)
 depend on where the reply begins, so with them a reply is sampled again from its beginning; with a seed it comes out the same."""
+
+
+CUT = -9999.0
+"""vLLM's logprob of a token that top-k or top-p has cut off, because JSON has no minus infinity."""
 
 
 class TooOld(Exception):
@@ -76,9 +82,11 @@ class Reply:
     def body(self) -> dict[str, Any]:
         """The request of the next attempt: its prompt is the first one and all tokens received, and it asks for the rest.
 
-        The token ids are an array, which becomes JSON in a fraction of the time that a list takes.
+        The token ids are an array, which becomes JSON in a fraction of the time that a list takes. One more logprob is asked
+        for than is wanted: vLLM counts the sampled token among them, which may be none of the likeliest.
         """
-        sampling = {**self.sampling, "logprobs": 0, "detokenize": "stop" in self.sampling}
+        num_logprobs = self._num_logprobs + 1 if self._num_logprobs else 0
+        sampling = {**self.sampling, "logprobs": num_logprobs, "detokenize": "stop" in self.sampling}
         sampling.setdefault("stream_interval", STREAM_INTERVAL_TOKENS)
         self._num_before = self.num_tokens
         if self._num_before:
@@ -101,7 +109,9 @@ class Reply:
         if ids := choice.get("token_ids"):
             if len(content) != len(ids):
                 raise StreamError(f"the server sent {len(content)} logprobs for {len(ids)} tokens")
-            self._held.append(Turn(output_ids=ids, logprobs=[token["logprob"] for token in content]))
+            top_ids, top_logprobs = _likeliest(content, self._num_logprobs)
+            logprobs = [token["logprob"] for token in content]
+            self._held.append(Turn(output_ids=ids, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_logprobs))
         reason, spans = choice.get("finish_reason"), choice.get("weight_versions")
         if spans or reason:
             versions = self._versions(spans, self.num_tokens - self._num_before)
@@ -134,6 +144,10 @@ class Reply:
         assert self.finish_reason, f"{self.num_tokens} tokens and no end"
         return Turn.joined(self.pieces, finish_reason=self.finish_reason, seconds=self.seconds + self.attempt_seconds)
 
+    @property
+    def _num_logprobs(self) -> int:
+        return self.sampling.get("logprobs", 0)
+
     def _goes_on(self) -> bool:
         return GOES_ON.issuperset(self.sampling)
 
@@ -160,3 +174,14 @@ class Reply:
         self.num_tokens += len(versions)
         if self.listener is not None:
             self.listener.received(piece)
+
+
+def _likeliest(content: Sequence[dict[str, Any]], num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and logprobs of the `num` likeliest tokens at each place, end to end; places of tokens that were cut off stay empty."""
+    ids, logprobs = np.full((len(content), num), -1, np.int32), np.full((len(content), num), -np.inf, np.float32)
+    for place, token in enumerate(content if num else ()):
+        kept = [(each["logprob"], each["token_id"]) for each in token["top_logprobs"] if each["logprob"] > CUT]
+        kept.sort(key=itemgetter(0), reverse=True)
+        for number, (logprob, token_id) in enumerate(kept[:num]):
+            ids[place, number], logprobs[place, number] = token_id, logprob
+    return ids.reshape(-1), logprobs.reshape(-1)

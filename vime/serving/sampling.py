@@ -1,6 +1,9 @@
-"""Sampling parameters of a frozen model, by the names that vLLM and OpenAI's API share."""
+"""Sampling parameters by the names that vLLM and OpenAI's API share: of frozen models, and of the trained one in training."""
 
-from vime.config import SamplingConfig
+from typing import Any
+
+from vime.config import RolloutConfig, SamplingConfig
+from vime.types import Sampling
 
 
 def sampling_parameters(config: SamplingConfig) -> dict[str, float]:
@@ -18,3 +21,14 @@ def sampling_parameters(config: SamplingConfig) -> dict[str, float]:
         "repetition_penalty": config.repetition_penalty,
     }
     return {name: value for name, value in parameters.items() if value is not None}
+
+
+def in_training(config: RolloutConfig) -> Sampling:
+    """The sampling of the trained model in training."""
+    return Sampling(temperature=config.temperature, top_p=config.top_p, top_k=config.top_k, num_logprobs=config.num_logprobs)
+
+
+def more_parameters(sampling: Sampling) -> dict[str, Any]:
+    """The parameters of the trained model beside temperature and top-p, by vLLM's names; those that are off are left out."""
+    top_k = {} if sampling.top_k is None else {"top_k": sampling.top_k}
+    return top_k | ({"logprobs": sampling.num_logprobs} if sampling.num_logprobs else {})

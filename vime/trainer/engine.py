@@ -133,7 +133,8 @@ class Engine:
             second = self.second.get(need.weights_only)
             assert second is not None or need.weights is Weights.present, f"{need} is no need of the run's algorithm"
             with second.in_place() if second is not None else nullcontext():
-                values = passes.forward(self.wrapped, batches, temperature=self.algorithm.temperature)
+                how = {"temperature": self.algorithm.temperature, "is_cut": self.algorithm.is_cut}
+                values = passes.forward(self.wrapped, batches, **how)
             if parallel_state.is_pipeline_last_stage():
                 found[need.column] = batches.by_block(values)
         self._forward_seconds += time.monotonic() - started

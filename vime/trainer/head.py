@@ -4,7 +4,7 @@ A chunk's logits are computed twice, for the values and for the gradient. The gr
 it is taken in float32, straight into Megatron's gradient buffer where there is one, because a sum in bfloat16 loses terms smaller
 than 1/256 of it. With tensor parallelism every rank holds a part of the vocabulary; sums and maxima go over the group.
 
-Shape suffixes: N tokens, C tokens of a chunk, V vocabulary of this rank, H hidden.
+Shape suffixes: N tokens, C tokens of a chunk, J tokens wanted at each place, V vocabulary of this rank, H hidden.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,19 @@ from vime.trainer.weight_gradient import add_weight_gradient, kept_gradient
 def chunked_logprobs(
     hidden_NH: torch.Tensor,
     weight_VH: torch.Tensor,
-    target_N: torch.Tensor,
+    target_NJ: torch.Tensor,
     *,
     temperature: float,
     chunk: int,
     is_fused: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logprob of each target and entropy of its distribution, both [N] and float32, with `chunk` tokens' logits at a time.
+    """Logprobs of the targets [N, J] and entropy of their distribution [N], float32, with `chunk` tokens' logits at a time.
+
+    A target below 0 is none: its logprob means nothing, and must not have a gradient.
 
     `is_fused` says that Megatron's layers add their weights' gradients to its buffers as well (`gradient_accumulation_fusion`).
     """
-    return _ChunkedHead.apply(hidden_NH, weight_VH, target_N, temperature, chunk, is_fused)
+    return _ChunkedHead.apply(hidden_NH, weight_VH, target_NJ, temperature, chunk, is_fused)
 
 
 class _ChunkedHead(torch.autograd.Function):
@@ -43,41 +45,45 @@ class _ChunkedHead(torch.autograd.Function):
         ctx: Any,
         hidden_NH: torch.Tensor,
         weight_VH: torch.Tensor,
-        target_N: torch.Tensor,
+        target_NJ: torch.Tensor,
         temperature: float,
         chunk: int,
         is_fused: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        local_N, is_local_N = local_targets(target_N, weight_VH.shape[0])
+        local_NJ, is_local_NJ = local_targets(target_NJ, weight_VH.shape[0])
         parts = [
-            _values(part_CH @ weight_VH.t(), local_C, is_local_C, temperature)
-            for part_CH, local_C, is_local_C in zip(hidden_NH.split(chunk), local_N.split(chunk), is_local_N.split(chunk))
+            _values(part_CH @ weight_VH.t(), local_CJ, is_local_CJ, temperature)
+            for part_CH, local_CJ, is_local_CJ in zip(hidden_NH.split(chunk), local_NJ.split(chunk), is_local_NJ.split(chunk))
         ]
-        logprob_N, entropy_N, log_total_N = (torch.cat(values) for values in zip(*parts))
-        ctx.save_for_backward(hidden_NH, weight_VH, local_N, is_local_N, log_total_N, entropy_N)
+        logprob_NJ, entropy_N, log_total_N = (torch.cat(values) for values in zip(*parts))
+        ctx.save_for_backward(hidden_NH, weight_VH, local_NJ, is_local_NJ, log_total_N, entropy_N)
         ctx.temperature, ctx.chunk, ctx.is_fused = temperature, chunk, is_fused
         ctx.weight, ctx.main_gradient = weight_VH, getattr(weight_VH, "main_grad", None)
         ctx.set_materialize_grads(False)
-        return logprob_N, entropy_N
+        return logprob_NJ, entropy_N
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        hidden_NH, weight_VH, local_N, is_local_N, log_total_N, entropy_N = ctx.saved_tensors
+        hidden_NH, weight_VH, local_NJ, is_local_NJ, log_total_N, entropy_N = ctx.saved_tensors
         is_trained, sum_VH = ctx.needs_input_grad[1], ctx.main_gradient
         if is_trained and sum_VH is None:
             sum_VH = torch.zeros(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
         hidden_gradient_NH = torch.empty_like(hidden_NH)
-        by_logprob_N, by_entropy_N = (None if gradient is None else gradient / ctx.temperature for gradient in gradients)
-        assert by_logprob_N is not None or by_entropy_N is not None, "a backward pass without a gradient"
-        by_logprob_N = torch.zeros_like(log_total_N) if by_logprob_N is None else by_logprob_N
+        by_logprob_NJ, by_entropy_N = (None if gradient is None else gradient / ctx.temperature for gradient in gradients)
+        assert by_logprob_NJ is not None or by_entropy_N is not None, "a backward pass without a gradient"
+        by_logprob_NJ = log_total_N.new_zeros(local_NJ.shape) if by_logprob_NJ is None else by_logprob_NJ
+        by_logprob_N, own_NJ = by_logprob_NJ.sum(1), by_logprob_NJ * is_local_NJ
         for start in range(0, hidden_NH.shape[0], ctx.chunk):
             part = slice(start, start + ctx.chunk)
             by_entropy_C = None if by_entropy_N is None else by_entropy_N[part]
             known = log_total_N[part], entropy_N[part], by_logprob_N[part], by_entropy_C, ctx.temperature
-            logits_CV, place_C1 = hidden_NH[part] @ weight_VH.t(), local_N[part].unsqueeze(1)
-            own_C1 = (by_logprob_N[part] * is_local_N[part]).unsqueeze(1)
-            logits_gradient_CV = _compiled_gradient(logits_CV, *known)
-            logits_gradient_CV.scatter_(1, place_C1, _gradient(logits_CV.gather(1, place_C1), *known, own_C1))
+            logits_CV, place_CJ, own_CJ = hidden_NH[part] @ weight_VH.t(), local_NJ[part], own_NJ[part]
+            if place_CJ.shape[1] == 1:
+                logits_gradient_CV = _compiled_gradient(logits_CV, *known)
+                logits_gradient_CV.scatter_(1, place_CJ, _gradient(logits_CV.gather(1, place_CJ), *known, own_CJ))
+            else:  # a token may be several of the targets, and their gradients are added before they are rounded
+                own_CV = torch.zeros_like(logits_CV, dtype=torch.float32).scatter_add_(1, place_CJ, own_CJ)
+                logits_gradient_CV = _compiled_gradient(logits_CV, *known, own_CV)
             torch.mm(logits_gradient_CV, weight_VH, out=hidden_gradient_NH[part])
             if is_trained:
                 add_weight_gradient(hidden_NH[part], logits_gradient_CV, sum_VH)
@@ -90,11 +96,11 @@ class _ChunkedHead(torch.autograd.Function):
         return hidden_gradient_NH, weight_gradient_VH, None, None, None, None
 
 
-def local_targets(target_N: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+def local_targets(target_NJ: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Place of each target in this rank's part of the vocabulary, and whether it is there; if not, the place is arbitrary."""
-    local_N = target_N - parallel_state.get_tensor_model_parallel_rank() * vocabulary
-    is_local_N = (local_N >= 0) & (local_N < vocabulary)
-    return local_N.clamp(0, vocabulary - 1), is_local_N
+    local_NJ = target_NJ - parallel_state.get_tensor_model_parallel_rank() * vocabulary
+    is_local_NJ = (local_NJ >= 0) & (local_NJ < vocabulary)
+    return local_NJ.clamp(0, vocabulary - 1), is_local_NJ
 
 
 def all_max(x: torch.Tensor) -> torch.Tensor:
@@ -112,15 +118,16 @@ def all_sum(x: torch.Tensor) -> torch.Tensor:
 
 
 def _values(
-    logits_CV: torch.Tensor, local_C: torch.Tensor, is_local_C: torch.Tensor, temperature: float
+    logits_CV: torch.Tensor, local_CJ: torch.Tensor, is_local_CJ: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logprob, entropy and logarithm of the sum of exponentials."""
+    """Logprobs, entropy and logarithm of the sum of exponentials."""
     largest_C = all_max(logits_CV.amax(1).float()) / temperature
-    at_target_C = _shifted(logits_CV.gather(1, local_C.unsqueeze(1)), largest_C, temperature).squeeze(1) * is_local_C
-    sums = torch.stack([at_target_C, *_sums_of_exponentials(logits_CV, largest_C, temperature)])
-    at_target_C, total_C, weighted_C = all_sum(sums).unbind()
+    at_targets_CJ = _shifted(logits_CV.gather(1, local_CJ), largest_C, temperature) * is_local_CJ
+    sums = torch.stack([*at_targets_CJ.unbind(1), *_sums_of_exponentials(logits_CV, largest_C, temperature)])
+    *at_targets, total_C, weighted_C = all_sum(sums).unbind()
     log_total_C = total_C.log()
-    return at_target_C - log_total_C, log_total_C - weighted_C / total_C, log_total_C + largest_C
+    logprobs_CJ = torch.stack(at_targets, 1) - log_total_C.unsqueeze(1)
+    return logprobs_CJ, log_total_C - weighted_C / total_C, log_total_C + largest_C
 
 
 def _shifted(logits_CV: torch.Tensor, offset_C: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -6,8 +6,9 @@ the backward pass, otherwise chunk by chunk (`vime.trainer.head`).
 With context parallelism each rank predicts a part of the wanted tokens; afterwards all have the values of all, since a loss may
 need whole sequences.
 
-Shape suffixes: T tokens of this rank's part of the row, N wanted tokens, M those predicted on this rank, V vocabulary of this
-rank, H hidden. `_project` and the functions that it calls work on M tokens and name them N.
+Shape suffixes: T tokens of this rank's part of the row, N wanted tokens, M those predicted on this rank, K likeliest tokens that
+the sampler has recorded at each place, J = 1 + K, V vocabulary of this rank, H hidden. `_project` and the functions that it calls
+work on M tokens and name them N.
 """
 
 from typing import Any
@@ -27,61 +28,73 @@ from vime.trainer.operations import OPERATIONS
 
 
 def token_logprobs(
-    model: PackedModel, hidden_TH: torch.Tensor, wanted: Wanted, *, temperature: float, float32_head: bool = False
+    model: PackedModel,
+    hidden_TH: torch.Tensor,
+    wanted: Wanted,
+    *,
+    temperature: float,
+    float32_head: bool = False,
+    top_ids_NK: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of each wanted token and entropy of the distribution it was drawn from, both [N], float32.
+    """Log-probability of each wanted token, [N, 1], and entropy of the distribution it was drawn from, [N], float32.
 
-    The same on all context-parallel ranks, whose losses are therefore equal; each sends gradients through its own part only.
-    With `float32_head`, for use without gradients, the head's products are not rounded to the weights' dtype.
+    With `top_ids_NK` the log-probabilities of these tokens follow that of the wanted one, [N, 1 + K]; those of ids below 0 mean
+    nothing, and must not have a gradient. All are the same on all context-parallel ranks, whose losses are therefore equal; each
+    sends gradients through its own part only. With `float32_head`, for use without gradients, the head's products are not rounded
+    to the weights' dtype.
     """
     if model.config.sequence_parallel:  # the ranks' heads work on the same tokens, and their gradients are summed there
         hidden_TH = gather_from_sequence_parallel_region(hidden_TH, tensor_parallel_output_grad=False)
     hidden_MH = hidden_TH.index_select(0, wanted.predict_M)
     project = _in_float32 if float32_head else _in_chunks
-    logprobs_M, entropies_M = project(model, hidden_MH, wanted.target_M, temperature)
+    target_MJ = wanted.target_M.unsqueeze(1)
+    if top_ids_NK is not None:
+        own_NK = top_ids_NK if wanted.place_M is None else top_ids_NK[wanted.place_M]
+        target_MJ = torch.cat([target_MJ, own_NK.long()], 1)
+    logprobs_MJ, entropies_M = project(model, hidden_MH, target_MJ, temperature)
     if wanted.place_M is None:
-        return logprobs_M, entropies_M
-    part = logprobs_M.new_zeros(2, wanted.count).index_copy(1, wanted.place_M, torch.stack([logprobs_M, entropies_M]))
-    group = parallel_state.get_context_parallel_group()
-    logprobs_N, entropies_N = reduce_from_tensor_model_parallel_region(part, group=group).unbind()
-    return logprobs_N, entropies_N
+        return logprobs_MJ, entropies_M
+    found = torch.cat([logprobs_MJ, entropies_M.unsqueeze(1)], 1)
+    part = found.new_zeros(wanted.count, found.shape[1]).index_copy(0, wanted.place_M, found)
+    whole = reduce_from_tensor_model_parallel_region(part, group=parallel_state.get_context_parallel_group())
+    return whole[:, :-1], whole[:, -1]
 
 
 def _in_chunks(
-    model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
+    model: PackedModel, hidden_NH: torch.Tensor, target_NJ: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     vocabulary = model.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
     chunk = max((LOGITS_IN_CUDA_CHUNK if hidden_NH.is_cuda else LOGITS_IN_CHUNK) // vocabulary, 1)
     if hidden_NH.shape[0] <= chunk and not hidden_NH.is_cuda:
-        return _project(model, hidden_NH, target_N, temperature)
+        return _project(model, hidden_NH, target_NJ, temperature)
     weight, is_fused = model.head_weight(), model.config.gradient_accumulation_fusion
-    return chunked_logprobs(hidden_NH, weight, target_N, temperature=temperature, chunk=chunk, is_fused=is_fused)
+    return chunked_logprobs(hidden_NH, weight, target_NJ, temperature=temperature, chunk=chunk, is_fused=is_fused)
 
 
 def _in_float32(
-    model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
+    model: PackedModel, hidden_NH: torch.Tensor, target_NJ: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     chunk = max(LOGITS_IN_CHUNK // (model.vocab_size // parallel_state.get_tensor_model_parallel_world_size()), 1)
     parts = [
-        _LogprobAndEntropy.apply(model.logits(part_NH.unsqueeze(1), in_float32=True).squeeze(1), part_N, temperature)
-        for part_NH, part_N in zip(hidden_NH.split(chunk), target_N.split(chunk))
+        _LogprobAndEntropy.apply(model.logits(part_NH.unsqueeze(1), in_float32=True).squeeze(1), part_NJ, temperature)
+        for part_NH, part_NJ in zip(hidden_NH.split(chunk), target_NJ.split(chunk))
     ]
     logprobs, entropies = zip(*parts)
     return torch.cat(logprobs), torch.cat(entropies)
 
 
 def _project(
-    model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
+    model: PackedModel, hidden_NH: torch.Tensor, target_NJ: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits_NV = model.logits(hidden_NH.unsqueeze(1)).squeeze(1)
-    is_whole = parallel_state.get_tensor_model_parallel_world_size() == 1
-    if is_whole and (found := OPERATIONS.logprobs(logits_NV, target_N, temperature)) is not None:
-        return found
-    return _LogprobAndEntropy.apply(logits_NV, target_N, temperature)
+    is_plain = parallel_state.get_tensor_model_parallel_world_size() == 1 and target_NJ.shape[1] == 1
+    if is_plain and (found := OPERATIONS.logprobs(logits_NV, target_NJ[:, 0].contiguous(), temperature)) is not None:
+        return found[0].unsqueeze(1), found[1]
+    return _LogprobAndEntropy.apply(logits_NV, target_NJ, temperature)
 
 
 class _LogprobAndEntropy(torch.autograd.Function):
-    """Log-softmax at the target and entropy over a sharded vocabulary.
+    """Log-softmax at the targets and entropy over a sharded vocabulary.
 
     With p = softmax(logits / temperature): d logprob / d logits = (onehot - p) / temperature, and
     d entropy / d logits = -p (log p + entropy) / temperature.
@@ -89,31 +102,31 @@ class _LogprobAndEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits_NV: torch.Tensor, target_N: torch.Tensor, temperature: float
+        ctx: Any, logits_NV: torch.Tensor, target_NJ: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         scaled_NV = logits_NV.float() if temperature == 1.0 else logits_NV.float() / temperature
         shifted_NV = scaled_NV - all_max(scaled_NV.amax(1)).unsqueeze(1)
-        local_N, is_local_N = local_targets(target_N, logits_NV.shape[1])
-        at_target_N = shifted_NV.gather(1, local_N.unsqueeze(1)).squeeze(1) * is_local_N
+        local_NJ, is_local_NJ = local_targets(target_NJ, logits_NV.shape[1])
+        at_targets_NJ = shifted_NV.gather(1, local_NJ) * is_local_NJ
         exp_NV = shifted_NV.exp()
-        sums = torch.stack([at_target_N, exp_NV.sum(1), torch.linalg.vecdot(exp_NV, shifted_NV)])
-        at_target_N, total_N, weighted_N = all_sum(sums).unbind()
+        sums = torch.stack([*at_targets_NJ.unbind(1), exp_NV.sum(1), torch.linalg.vecdot(exp_NV, shifted_NV)])
+        *at_targets, total_N, weighted_N = all_sum(sums).unbind()
         log_total_N = total_N.log()
         entropy_N = log_total_N - weighted_N / total_N
-        ctx.save_for_backward(exp_NV, total_N, local_N, is_local_N, entropy_N)
+        ctx.save_for_backward(exp_NV, total_N, local_NJ, is_local_NJ, entropy_N)
         ctx.temperature, ctx.dtype = temperature, logits_NV.dtype
         ctx.set_materialize_grads(False)
-        return at_target_N - log_total_N, entropy_N
+        return torch.stack(at_targets, 1) - log_total_N.unsqueeze(1), entropy_N
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
-        exp_NV, total_N, local_N, is_local_N, entropy_N = ctx.saved_tensors
-        logprob_gradient_N, entropy_gradient_N = gradients
+        exp_NV, total_N, local_NJ, is_local_NJ, entropy_N = ctx.saved_tensors
+        logprob_gradient_NJ, entropy_gradient_N = gradients
         gradient_NV: torch.Tensor | None = None
-        if logprob_gradient_N is not None:
-            scaled_N = logprob_gradient_N / ctx.temperature
-            gradient_NV = torch.mul(exp_NV, (-scaled_N / total_N).unsqueeze(1))
-            gradient_NV.scatter_add_(1, local_N.unsqueeze(1), (scaled_N * is_local_N).unsqueeze(1))
+        if logprob_gradient_NJ is not None:
+            scaled_NJ = logprob_gradient_NJ / ctx.temperature
+            gradient_NV = torch.mul(exp_NV, (-scaled_NJ.sum(1) / total_N).unsqueeze(1))
+            gradient_NV.scatter_add_(1, local_NJ, scaled_NJ * is_local_NJ)
         if entropy_gradient_N is not None:
             probability_NV = exp_NV / total_N.unsqueeze(1)
             logprob_NV = probability_NV.clamp(min=torch.finfo(torch.float32).tiny).log_()

@@ -49,6 +49,8 @@ class MicroBatch:
     columns: dict[str, torch.Tensor]
     """Columns by name, with an entry for each of this rank's T tokens if a column is defined everywhere, for each sequence if it
     is defined by sequence, otherwise for each of the N tokens."""
+    target_N: torch.Tensor
+    """Ids of the tokens whose logprobs are wanted."""
     staleness_N: torch.Tensor
     """Weight versions between sampling and training."""
     sequence_N: torch.Tensor
@@ -121,6 +123,7 @@ def _build(row: PackedRows, version: int, only_trained: bool, share: RowShare, d
         packed=packed_sequences(padded, context_rank=share.context_rank, context_size=share.context_size, device=device),
         wanted=_predicted(torch.from_numpy(places_N), torch.from_numpy(target_N), own_T, sum(padded), share, device),
         columns={name: to_device(tensor[own_T] if name in cut else tensor, device) for name, tensor in tensors.items()},
+        target_N=to_device(torch.from_numpy(target_N), device),
         staleness_N=to_device(torch.from_numpy(version - version_N), device),
         sequence_N=to_device(torch.from_numpy(np.repeat(np.cumsum(counts > 0) - 1, counts)), device),
     )

@@ -2,7 +2,8 @@
 
 The loss is the sum over tokens and terms of weight · loss, so micro-batches, packing and sharding cannot change it.
 
-Shape suffixes: T tokens of this rank's part of a row, N trained tokens of a micro-batch.
+Shape suffixes: T tokens of this rank's part of a row, N trained tokens of a micro-batch, K likeliest tokens at each place, J = 1
++ K.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from vime.algorithm.algorithm import Algorithm, Metrics, Tokens
+from vime.algorithm.kept_tokens import over_kept
 from vime.algorithm.loss import masked_max
 from vime.trainer import metrics
 from vime.trainer.logprob import token_logprobs
@@ -25,16 +27,25 @@ from vime.trainer.pipeline import schedule_arguments
 
 @torch.no_grad()
 def forward(
-    wrapped: list[DistributedDataParallel], micro_batches: MicroBatches, *, temperature: float, float32_head: bool = False
+    wrapped: list[DistributedDataParallel],
+    micro_batches: MicroBatches,
+    *,
+    temperature: float,
+    is_cut: bool = False,
+    float32_head: bool = False,
 ) -> list[torch.Tensor]:
-    """Logprobs [N] of each micro-batch under the current weights; empty except on the last pipeline stage."""
+    """Logprobs [N] of each micro-batch under the current weights; empty except on the last pipeline stage.
+
+    With `is_cut` they are those of the tokens that the sampler kept.
+    """
     model = cast(PackedModel, wrapped[-1].module)
 
     def forward_step(batches: Iterator[MicroBatch], chunk: Any) -> tuple[torch.Tensor, Any]:
         batch = next(batches)
 
         def collect(hidden: torch.Tensor, non_loss_data: bool = True) -> torch.Tensor:
-            return token_logprobs(model, hidden[:, 0], batch.wanted, temperature=temperature, float32_head=float32_head)[0]
+            how = {"temperature": temperature, "is_cut": is_cut, "float32_head": float32_head}
+            return _distribution(model, hidden, batch, top_ids_NK=batch.columns["top_ids"] if is_cut else None, **how)[0][:, 0]
 
         return _hidden(chunk, batch), collect
 
@@ -58,11 +69,13 @@ def forward_backward(
         batch = next(batches)
 
         def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Metrics]:
-            logprobs_N, entropy_N = token_logprobs(model, hidden[:, 0], batch.wanted, temperature=algorithm.temperature)
+            how = {"temperature": algorithm.temperature, "is_cut": algorithm.is_cut}
+            top_ids_NK = batch.columns["top_ids"] if algorithm.recorded else None
+            logprobs_NJ, entropy_N = _distribution(model, hidden, batch, top_ids_NK=top_ids_NK, **how)
             if keep is not None:
-                keep(logprobs_N.detach())
-            value, sums = micro_batch_loss(algorithm, batch, logprobs_N, entropy_N)
-            return value, torch.tensor(logprobs_N.numel(), dtype=torch.int), sums
+                keep(logprobs_NJ[:, 0].detach())
+            value, sums = micro_batch_loss(algorithm, batch, logprobs_NJ, entropy_N)
+            return value, torch.tensor(len(logprobs_NJ), dtype=torch.int), sums
 
         return _hidden(chunk, batch), loss
 
@@ -70,12 +83,31 @@ def forward_backward(
     return _over_ranks(_over_micro_batches(parts))
 
 
+def _distribution(
+    model: PackedModel,
+    hidden: torch.Tensor,
+    batch: MicroBatch,
+    *,
+    top_ids_NK: torch.Tensor | None,
+    is_cut: bool,
+    **how: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logprobs of the wanted tokens and of those in `top_ids_NK`, [N, J], and entropy [N]; see `token_logprobs`."""
+    found = token_logprobs(model, hidden[:, 0], batch.wanted, top_ids_NK=top_ids_NK, **how)
+    if not is_cut:
+        return found
+    assert top_ids_NK is not None, "the kept tokens are recorded"
+    return over_kept(found[0], batch.target_N, top_ids_NK)
+
+
 def micro_batch_loss(
-    algorithm: Algorithm, batch: MicroBatch, logprobs_N: torch.Tensor, entropy_N: torch.Tensor
+    algorithm: Algorithm, batch: MicroBatch, logprobs_NJ: torch.Tensor, entropy_N: torch.Tensor
 ) -> tuple[torch.Tensor, Metrics]:
     """The weighted sum over tokens and terms, and metrics; see `vime.algorithm.algorithm.Metrics`."""
+    logprobs_N = logprobs_NJ[:, 0]
     tokens = Tokens(
         logprobs=logprobs_N,
+        top=logprobs_NJ[:, 1:] if logprobs_NJ.shape[1] > 1 else None,
         entropy=entropy_N,
         sequences=batch.sequence_N,
         staleness=batch.staleness_N,

@@ -198,7 +198,7 @@ class PackedUpdate:
         """An update for an algorithm, with its columns unless they are still to come (`has_advantages=False`)."""
         columns = [*algorithm.columns, *(need.type for need in algorithm.needs_before)] if has_advantages else []
         with_logprobs = not algorithm.is_supervised
-        return cls(config, samples, version=version, columns=columns, with_logprobs=with_logprobs)
+        return cls(config, samples, version=version, columns=[*algorithm.recorded, *columns], with_logprobs=with_logprobs)
 
     def shard(self, data_rank: int, keep: Callable[[PackedRows], Any] = lambda block: block) -> Shard:
         """The shard of one rank. It runs in lockstep with the others: where its row is shorter than the longest, it waits.

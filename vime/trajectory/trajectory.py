@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from vime.types import Column, Integers, Message, Sample, Turn
+from vime.types.column import TOP_IDS, TOP_LOGPROBS
 
 KEY_CHARACTERS = 32
 
@@ -301,7 +302,23 @@ def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[
     sample.rollout_log_probs = Column(_end_to_end(logprobs, np.float32), np.float32)
     sample.weight_versions = Column(_end_to_end(versions, np.int32), np.int32)
     sample.response_length = len(sample.loss_mask)
+    if num_logprobs := max(call.turn.num_logprobs for call in path):
+        sample.columns = {**sample.columns, **_likeliest(path, num_logprobs)}
     return sample
+
+
+def _likeliest(path: list[Call], num: int) -> dict[str, np.ndarray]:
+    """The likeliest tokens at each response token of a path, [response tokens, num]; none at tokens of the environment."""
+    found: dict[str, np.ndarray] = {}
+    for kind in (TOP_IDS, TOP_LOGPROBS):
+        parts: list[np.ndarray] = []
+        for place, call in enumerate(path):
+            turn, num_between = call.turn, len(call.environment) if place else 0
+            given = np.asarray(getattr(turn, kind.name))
+            own = given.reshape(-1, num) if turn.num_logprobs == num else np.full((len(turn.output_ids), num), kind.fill)
+            parts += [np.full((num_between, num), kind.fill), own]
+        found[kind.name] = np.concatenate(parts, dtype=np.dtype(kind.dtype), casting="unsafe")
+    return found
 
 
 def _text(path: list[Call]) -> str:

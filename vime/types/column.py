@@ -178,6 +178,11 @@ VERSION = ColumnType(name="version", dtype="int32", defined=Defined.response)
 ADVANTAGE = ColumnType(name="advantage", fill=0.0)
 WEIGHT = ColumnType(name="weight", fill=0.0)
 """Factor of a token's loss; all averaging is in it."""
+TOP_IDS = ColumnType(name="top_ids", dtype="int32", shape=(0,), defined=Defined.response, fill=-1)
+"""The likeliest tokens under the sampler, likeliest first, in `rollout.num_logprobs` places; -1 in places without a token, as
+where top-k or top-p has kept fewer."""
+TOP_LOGPROBS = ColumnType(name="top_logprobs", shape=(0,), defined=Defined.response, fill=float("-inf"))
+"""Their logprobs, under the sampler's temperature and what top-k and top-p have kept; minus infinity without a token."""
 IDENTITY = {
     name: ColumnType(name=name, dtype="int64", defined=Defined.sequence) for name in ("rollout_id", "order", "pair", "parent")
 }

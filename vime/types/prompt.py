@@ -34,3 +34,6 @@ class Sampling:
 
     temperature: float
     top_p: float
+    top_k: int | None = None
+    num_logprobs: int = 0
+    """Likeliest tokens that are recorded with their logprobs beside each sampled one."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vime.errors import SampleError
-from vime.types.column import IDENTITY, VERSION, Column, ColumnType, Defined, Integers, Reals
+from vime.types.column import IDENTITY, TOP_IDS, VERSION, Column, ColumnType, Defined, Integers, Reals
 from vime.types.identity import member_of
 from vime.types.stop_reason import Status, StopReason
 from vime.types.turn import Message
@@ -160,8 +160,11 @@ class Sample:
             except (TypeError, ValueError, OverflowError) as error:
                 raise SampleError(f"{self._where()}: {name}: {error}") from error
 
-    def validate(self) -> None:
-        """Raises `SampleError`, naming the rollout, if lengths disagree, the prompt is empty or a number is missing."""
+    def validate(self, *, num_logprobs: int = 0) -> None:
+        """Raises `SampleError`, naming the rollout, if lengths disagree, the prompt is empty or a number is missing.
+
+        With `num_logprobs` every trained token must have the likeliest tokens in its place.
+        """
         length = self.response_length
         for name in ("loss_mask", "rollout_log_probs", "weight_versions"):
             if len(getattr(self, name)) != length:
@@ -179,14 +182,21 @@ class Sample:
             if not _are_numbers(values):
                 raise SampleError(f"{self._where()}: column {name!r} holds no numbers of one shape: {str(values)[:80]}")
 
+        if num_logprobs:
+            found = self.values(replace(TOP_IDS, shape=(num_logprobs,), fill=None))[self.trained]
+            if (missing := found[:, 0] < 0).any():
+                place = int(missing.argmax())
+                where = f"trained token {place}: samples made by context.samples, or by a session, have them"
+                raise SampleError(f"{self._where()}: no likeliest tokens (rollout.num_logprobs={num_logprobs}) at {where}")
+
     def _where(self) -> str:
         return f"rollout {self.rollout_id} of group {self.group_index}"
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
         written = {name: value for name, value in as_dict(self).items() if name not in ADDED or value != _DEFAULTS[name]}
-        if self.columns:  # lists, as their types are known only to the algorithm
-            written["columns"] = {name: np.asarray(value).tolist() for name, value in self.columns.items()}
+        if self.columns:
+            written["columns"] = {name: _written(value) for name, value in self.columns.items()}
         return written
 
     @classmethod
@@ -197,6 +207,8 @@ class Sample:
             raise SampleError(f"unknown sample fields {sorted(unknown)}")
         stop_reason = data.get("stop_reason")
         columns = {name: Column.read(data[name], dtype) for name, dtype in COLUMNS.items() if name in data}
+        if "columns" in data:
+            columns["columns"] = {name: _read(value) for name, value in data["columns"].items()}
         return cls(
             **{
                 **data,
@@ -208,6 +220,22 @@ class Sample:
 
 
 _DEFAULTS = {name: getattr(Sample(), name) for name in ADDED}
+
+
+def _written(values: Any) -> Any:
+    """A list, as the type of a column is known only to the algorithm; a table keeps its type and its bytes."""
+    array = np.asarray(values)
+    if array.ndim < 2:
+        return array.tolist()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "values": Column(array.reshape(-1), array.dtype)}
+
+
+def _read(written: Any) -> Any:
+    if not isinstance(written, dict):
+        return written
+    values = written["values"]
+    column = values if isinstance(values, Column) else Column.read(values, np.dtype(written["dtype"]))
+    return column.array.reshape(written["shape"])
 
 
 def as_dict(instance: Any) -> dict[str, Any]:

@@ -9,8 +9,11 @@ import numpy as np
 from vime.types.column import Column, Integers, Reals
 
 Message = dict[str, Any]
-NUMBERS = {"prompt_ids": np.int32, "output_ids": np.int32, "logprobs": np.float32, "weight_versions": np.int32}
-"""Fields of a turn with one number per token, and the type of these numbers."""
+NUMBERS = {
+    **{"prompt_ids": np.int32, "output_ids": np.int32, "logprobs": np.float32, "weight_versions": np.int32},
+    **{"top_ids": np.int32, "top_logprobs": np.float32},
+}
+"""Fields of a turn with numbers for its tokens, and the type of these numbers."""
 _EMPTY: dict[Any, Column[Any]] = {dtype: Column(np.zeros(0, dtype), dtype) for dtype in NUMBERS.values()}
 
 
@@ -30,6 +33,11 @@ class Turn:
     output_ids: Integers = field(default_factory=lambda: _EMPTY[np.int32])
     logprobs: Reals = field(default_factory=lambda: _EMPTY[np.float32])
     weight_versions: Integers = field(default_factory=lambda: _EMPTY[np.int32])
+    top_ids: Integers = field(default_factory=lambda: _EMPTY[np.int32])
+    """The likeliest tokens at each place, `num_logprobs` per sampled token, end to end; -1 in places without one. Empty unless
+    they were asked for (`rollout.num_logprobs`)."""
+    top_logprobs: Reals = field(default_factory=lambda: _EMPTY[np.float32])
+    """Their logprobs."""
     finish_reason: str = ""
     """`stop`, `length`, or the reason that an endpoint gives; empty if the reply is not complete."""
     message: Message = field(default_factory=dict)
@@ -47,6 +55,11 @@ class Turn:
             value = getattr(self, name)
             if not isinstance(value, Column):
                 object.__setattr__(self, name, Column.read(value, dtype))
+
+    @property
+    def num_logprobs(self) -> int:
+        """Likeliest tokens recorded for each sampled one."""
+        return len(self.top_ids) // max(len(self.output_ids), 1)
 
     @property
     def text(self) -> str:
@@ -67,6 +80,8 @@ class Turn:
             output_ids=_end_to_end([part.output_ids for part in parts], NUMBERS["output_ids"]),
             logprobs=_end_to_end([part.logprobs for part in parts], NUMBERS["logprobs"]),
             weight_versions=_end_to_end([part.weight_versions for part in parts], NUMBERS["weight_versions"]),
+            top_ids=_end_to_end([part.top_ids for part in parts], NUMBERS["top_ids"]),
+            top_logprobs=_end_to_end([part.top_logprobs for part in parts], NUMBERS["top_logprobs"]),
             finish_reason=finish_reason,
             seconds=seconds,
         )
@@ -74,7 +89,8 @@ class Turn:
     def to_dict(self) -> dict[str, Any]:
         """The part of a turn that is kept for a restarted rollout, without prompt and message; `Turn(**…)` reads it back."""
         names = ("key", "output_ids", "logprobs", "weight_versions", "finish_reason", "seconds")
-        return {name: getattr(self, name) for name in names}
+        recorded = ("top_ids", "top_logprobs") if self.num_logprobs else ()
+        return {name: getattr(self, name) for name in (*names, *recorded)}
 
 
 def _end_to_end(columns: list[Integers] | list[Reals], dtype: Any) -> Column[Any]:

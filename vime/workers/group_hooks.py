@@ -66,7 +66,8 @@ async def run_group_function(
         for member, rollout in enumerate(group.rollouts):
             template = template_of(prompt, slot=slot, member=member, session=context.session_id)
             rollout.rollout_id, rollout.group_index = template.rollout_id, slot
-            rollout.samples = check_samples(rollout.samples, template) if rollout.samples else []
+            found = rollout.samples
+            rollout.samples = check_samples(found, template, num_logprobs=config.num_logprobs) if found else []
             adopt(rollout)
         group.index = slot
         return group

@@ -18,7 +18,7 @@ from vime.rollout.context import Context, Sampling
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
-from vime.serving.sampling import sampling_parameters
+from vime.serving.sampling import in_training, more_parameters, sampling_parameters
 from vime.trajectory.trajectory import Trajectory
 
 ACTOR = "actor"
@@ -97,7 +97,7 @@ class ServedModels:
         """
         if ACTOR not in self._tokenizers:  # an evaluation of baselines alone
             return
-        sampling = Sampling(temperature=self._config.rollout.temperature, top_p=self._config.rollout.top_p)
+        sampling = in_training(self._config.rollout)
         await self._sessions.reader(self._model(ACTOR, "", sampling, 0))
 
     def finish(self, sessions: list[str]) -> None:
@@ -130,7 +130,7 @@ class ServedModels:
             max_model_len=endpoint.max_model_len,
             temperature=sampling.temperature if is_trained else SERVER_TEMPERATURE,
             top_p=sampling.top_p if is_trained else 1.0,
-            sampling={} if is_trained else sampling_parameters(own.sampling),
+            sampling=more_parameters(sampling) if is_trained else sampling_parameters(own.sampling),
             session=session,
             minimum_version=version if is_trained else 0,
             chat_template_args=self._config.model.chat_template_args if is_trained else own.chat_template_args,

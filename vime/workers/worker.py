@@ -28,6 +28,7 @@ from vime.rollout.within import Watchdog
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
+from vime.serving.sampling import in_training
 from vime.trajectory.trajectory import Trajectory
 from vime.types import Group, Prompt, Rollout
 from vime.workers import black_box
@@ -117,7 +118,7 @@ class RolloutWorker:
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
         self._places = RolloutLimiter(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
-        self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
+        self._sampling = in_training(config.rollout)
         self._groups: dict[int, GroupRun] = {}
         self._work: dict[int, GroupRun] = {}
         """Groups by the numbers that the dispatcher gave them."""

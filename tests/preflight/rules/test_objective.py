@@ -49,12 +49,14 @@ WRONG: dict[str, dict[str, Any]] = {
 
 def keys_of(**settings: Any) -> set[str]:
     config = RunConfig()
+    config.rollout.num_logprobs = 20
     for name, value in settings.items():
         setattr(config.algorithm, name, value)
     return {problem.key for rule in (essence, bounds, combinations, unread_numbers) for problem in rule(config)}
 
 
 CUSTOM: dict[str, Any] = {"name": AlgorithmName.custom}
+CENTERED: dict[str, Any] = {"surrogate": Surrogate.cispo, "score_centering": True}
 WRONG_WITH_NEW_SURROGATES: list[tuple[str, dict[str, Any]]] = [
     *(("old_logprobs", {"surrogate": mask, "old_logprobs": OldLogprobs.trainer}) for mask in PROBABILITY_MASKS),
     *(("correction.mode", {"surrogate": mask, "correction": TRUNCATE}) for mask in PROBABILITY_MASKS),
@@ -62,6 +64,10 @@ WRONG_WITH_NEW_SURROGATES: list[tuple[str, dict[str, Any]]] = [
     *(("ratio", {"surrogate": each, "ratio": RatioLevel.sequence}) for each in (*PROBABILITY_MASKS, Surrogate.gmpo)),
     ("overlong_max_tokens", {"normalization": Normalization.mean, "overlong_max_tokens": 10}),
     ("normalization", {"normalization": Normalization.mean, "baseline": Baseline.none}),
+    *(("score_centering", {"surrogate": each, "score_centering": True}) for each in Surrogate if each is not Surrogate.cispo),
+    ("score_centering", CENTERED | {"loss": "mine.loss"}),
+    ("score_centering", CENTERED | {"ratio": RatioLevel.sequence}),
+    ("old_logprobs", CENTERED | {"old_logprobs": OldLogprobs.trainer}),
     ("tau_positive", {"tau_positive": 2.0}),
     ("max_divergence", {"max_divergence": 0.3}),
     ("max_divergence", {"surrogate": Surrogate.sapo, "max_divergence": 0.3}),

@@ -13,6 +13,8 @@ WRONG = {
     "serving.models.actor.sampling.temperature": ["serving.models.actor.sampling.temperature=0.5"],
     "serving.models.actor.sampling.top_k": ["serving.models.actor.sampling.top_k=5"],
     "gateway.constraints": ["gateway.constraints=record"],
+    "rollout.top_p": ["rollout.top_p=0.9", "rollout.num_logprobs=20"],
+    "rollout.num_logprobs": ["rollout.top_k=20", "rollout.top_p=0.9", "rollout.num_logprobs=19"],
     "serving.models.actor.chat_template_args": ["+serving.models.actor.chat_template_args.enable_thinking=false"],
     f"{JUDGE}.sampling.temperature": [f"+{JUDGE}.sampling.temperature=-1"],
     f"{JUDGE}.sampling.top_p": [f"+{JUDGE}.sampling.top_p=0", f"+{JUDGE}.sampling.temperature=1"],
@@ -30,6 +32,19 @@ WRONG = {
 def test_sampling_that_cannot_be_is_refused_by_key(key: str) -> None:
     problems = find_problems(compose_run([*WORDS, *WRONG[key]]).config)
     assert [problem.key for problem in problems] == [key] and problems[0].remedy
+
+
+def test_what_is_kept_in_training_must_be_recorded() -> None:
+    words = ["rollout.top_k=20", "rollout.top_p=0.9", "rollout.num_logprobs=24"]
+    config = compose_run([*WORDS, *words], check=find_problems).config
+    (actor,) = [line for line in serving(config) if line.startswith("actor:")]
+    assert "trained over the tokens that top-k 20 and top-p 0.9 keep" in actor
+    (problem,) = find_problems(compose_run([*WORDS, "rollout.top_k=3"]).config)
+    assert problem.key == "rollout.num_logprobs" and "at least rollout.top_k=3" in problem.remedy
+    centered = [*WORDS, "algorithm=score_centering", "rollout.num_logprobs=0"]
+    assert [problem.key for problem in find_problems(compose_run(centered).config)] == ["rollout.num_logprobs"]
+    too_many = [*WORDS, "rollout.num_logprobs=1000", "model.vocab_size=512"]
+    assert "rollout.num_logprobs" in {problem.key for problem in find_problems(compose_run(too_many).config)}
 
 
 def test_the_plan_and_the_protocol_say_how_a_judge_is_sampled() -> None:

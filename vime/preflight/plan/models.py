@@ -68,7 +68,11 @@ def _sampled(config: RunConfig, model: ServedModelConfig) -> str:
     args = config.model.chat_template_args if model.trained else model.chat_template_args
     told = f", {', '.join(f'{name}={value}' for name, value in args.items())}" if args else ""
     if model.trained:
-        return f"temperature {config.rollout.temperature:g} in training{told}"
+        rollout = config.rollout
+        cut = [f"top-k {rollout.top_k}"] if rollout.top_k is not None else []
+        cut += [f"top-p {rollout.top_p:g}"] if rollout.top_p < 1 else []
+        kept = f", trained over the tokens that {' and '.join(cut)} keep" if cut else ""
+        return f"temperature {rollout.temperature:g} in training{kept}{told}"
     parameters = sampling_parameters(model.sampling) | model.chat.body
     if parameters.get("temperature") == 0:
         parameters["temperature"] = "0 (greedy)"

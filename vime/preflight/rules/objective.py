@@ -145,6 +145,50 @@ def combinations(config: RunConfig) -> list[Problem]:
             ),
         ),
         (
+            algorithm.score_centering and surrogate is not Surrogate.cispo,
+            Problem(
+                key="algorithm.score_centering",
+                value=True,
+                remedy="the mean of scores is taken with the weights of algorithm.surrogate=cispo: use that (clip_low=0 and "
+                "clip_high=0 for no importance weights), or false here",
+            ),
+        ),
+        (
+            algorithm.score_centering and algorithm.loss is not None,
+            Problem(
+                key="algorithm.score_centering",
+                value=True,
+                remedy=f"its term belongs to algorithm.surrogate=cispo, which algorithm.loss={algorithm.loss} replaces: use "
+                "false",
+            ),
+        ),
+        (
+            algorithm.score_centering and algorithm.ratio is RatioLevel.sequence,
+            Problem(
+                key="algorithm.score_centering",
+                value=True,
+                remedy="it takes the mean over the tokens that could have been sampled at one place, whose ratios are those of "
+                "tokens: use algorithm.ratio=token, or false here",
+            ),
+        ),
+        (
+            algorithm.score_centering and algorithm.old_logprobs is OldLogprobs.trainer,
+            Problem(
+                key="algorithm.old_logprobs",
+                value=algorithm.old_logprobs.value,
+                remedy="algorithm.score_centering takes the mean under the sampler, whose logprobs are the engine's: use engine",
+            ),
+        ),
+        (
+            algorithm.score_centering and not config.rollout.num_logprobs,
+            Problem(
+                key="rollout.num_logprobs",
+                value=0,
+                remedy="algorithm.score_centering reads the sampler's likeliest tokens: use 20, or "
+                "algorithm.score_centering=false",
+            ),
+        ),
+        (
             algorithm.overlong_max_tokens is not None and algorithm.normalization is Normalization.mean,
             Problem(
                 key="algorithm.overlong_max_tokens",

@@ -1,6 +1,6 @@
 """Sampling and chat template arguments of served models: the trained model has those of the run, a frozen model has its own."""
 
-from vime.config import Constraints, ModelAPI, RunConfig, SamplingConfig
+from vime.config import AlgorithmName, Constraints, ModelAPI, RunConfig, SamplingConfig
 from vime.errors import Problem
 
 WITHOUT_EFFECT = ("top_p", "top_k", "min_p")
@@ -22,6 +22,30 @@ def trained_model(config: RunConfig) -> list[Problem]:
         if model.chat_template_args:
             remedy = "the chat template of the trained model has its arguments in model.chat_template_args: set them there"
             problems.append(Problem(key=f"{key}.chat_template_args", value=model.chat_template_args, remedy=remedy))
+    return problems
+
+
+def kept_tokens(config: RunConfig) -> list[Problem]:
+    """A sampler that cuts off tokens in training records the ones that it keeps, for the trainer."""
+    rollout, problems = config.rollout, []
+    if config.algorithm.name is AlgorithmName.sft:
+        return []
+    few = 1 if rollout.top_k is None else rollout.top_k
+    if rollout.top_p < 1 and rollout.top_k is None:
+        remedy = (
+            "the trainer must know which tokens top-p keeps, and without a limit they may be all: set rollout.top_k=20 "
+            "rollout.num_logprobs=24, or 1.0 here"
+        )
+        problems.append(Problem(key="rollout.top_p", value=rollout.top_p, remedy=remedy))
+    elif rollout.top_k is not None and rollout.num_logprobs < few:
+        remedy = (
+            f"the trainer must know the {few} kept tokens: use at least rollout.top_k={few}, and a few more for those that are "
+            "equally likely as the last one, or rollout.top_k=null rollout.top_p=1.0"
+        )
+        problems.append(Problem(key="rollout.num_logprobs", value=rollout.num_logprobs, remedy=remedy))
+    if rollout.num_logprobs > config.model.vocab_size:
+        remedy = f"must be at most model.vocab_size={config.model.vocab_size}"
+        problems.append(Problem(key="rollout.num_logprobs", value=rollout.num_logprobs, remedy=remedy))
     return problems
 
 
