@@ -263,6 +263,7 @@ async def save_if_due(output: RunOutput, system: Learner, batches: Batches, step
     if is_saved_after(output.config, step):
         await system.compared()  # a resumed run uses what the servers sample from now on
         driver = {**await batches.state(step, oldest_step=system.checkpoints.oldest_step()), **output.state()}
+        driver |= {"algorithm": kept} if (kept := system.algorithm.state()) else {}
         async with nullcontext() if takes_turns(output.config) else system.trainer_awake():
             await system.checkpoints.save(step=step, driver=driver)
 
@@ -304,6 +305,7 @@ async def resume(output: RunOutput, system: Learner) -> tuple[int, dict[str, Any
     if driver["step"] > output.config.trainer.num_steps:
         raise CheckpointError(f"{path} is after step {driver['step']}, beyond trainer.num_steps")
     output.restore(step=driver["step"], state=driver)
+    system.algorithm.load(driver.get("algorithm", {}))
     return driver["step"], driver
 
 

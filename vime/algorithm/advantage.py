@@ -3,14 +3,15 @@
 GRPO (arXiv 2402.03300, section 4.1.2): A_i = (R_i - mean(R)) / std(R) over the rollouts of a prompt; without the division
 it is Dr. GRPO's (arXiv 2503.20783). RLOO (arXiv 2402.14740, section 3): A_i = R_i - mean of the other rewards.
 MaxRL (arXiv 2602.02710): A_i = (R_i - mean(R)) / mean(R), for rewards that are not negative.
-REINFORCE++ (arXiv 2501.03262): A_i = R_i, whitened over the batch later. Only rollouts whose stop reason counts are part of the
-baseline (`vime.types.COUNTS`).
+REINFORCE++ (arXiv 2501.03262): A_i = R_i, whitened over the batch later. RAE (SPIRAL, arXiv 2506.24119, section 4): A_i = R_i - b
+with a running mean b of each seat. Only rollouts whose stop reason counts are part of the baseline (`vime.types.COUNTS`).
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import fmean, stdev
 
-from vime.config import AlgorithmConfig, Baseline, Normalization
+from vime.config import AlgorithmConfig, Baseline, Comparison, Normalization
 from vime.errors import HookError
 from vime.types import Group, Rollout
 
@@ -19,16 +20,23 @@ Advantages = float | list[float]
 """Advantage of one rollout for all its samples, or a list with one for each sample, in their order."""
 
 
-def group_advantages(config: AlgorithmConfig, groups: list[Group]) -> dict[int, Advantages]:
+Running = dict[str, float]
+"""Running baselines by data set and seat, for example `{"train/white": 0.4}`."""
+
+
+def group_advantages(config: AlgorithmConfig, groups: list[Group], running: Running | None = None) -> dict[int, Advantages]:
     """The advantage of every trained rollout by `rollout_id`, with one for each sample where their rewards differ.
 
-    With a baseline, advantages are zero in a group of one rollout and in a group whose rewards are all equal. Raises HookError
-    for a negative reward with `normalization=mean`.
+    With a baseline of the group, advantages are zero in a group of one rollout and in a group whose rewards are all equal.
+    `running` are the running baselines, which move on. Raises HookError for a negative reward with `normalization=mean`.
     """
     advantages: dict[int, Advantages] = {}
     for group in groups:
         counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
-        found = _compare_group(config, counted)
+        if config.comparison is Comparison.seat:
+            found = _by_seat(config, group, counted, running)
+        else:
+            found = _compare(config, group, counted, running)
         trained = {rollout.rollout_id for rollout in counted if rollout.counting.trained}
         assert not trained & set(advantages), f"rollouts {sorted(trained & set(advantages))} are in two groups"
         advantages |= {rollout_id: value for rollout_id, value in found.items() if rollout_id in trained}
@@ -55,6 +63,68 @@ def divisor(config: AlgorithmConfig, rewards: dict[int, float], deviation: float
     if config.normalization is Normalization.mean:
         return fmean(rewards.values())
     return deviation + EPSILON if config.normalization is Normalization.std else 1.0
+
+
+def _by_seat(config: AlgorithmConfig, group: Group, rollouts: list[Rollout], running: Running | None) -> dict[int, Advantages]:
+    """Advantages of the samples of each rollout, compared with those of the same seat."""
+    found: dict[int, dict[int, float]] = {rollout.rollout_id: {} for rollout in rollouts}
+    seats = dict.fromkeys(sample.seat for rollout in rollouts for sample in rollout.samples)
+    for seat in seats:
+        within = [_of_seat(rollout, seat) for rollout in rollouts]
+        parts = [part for part in within if part.samples]
+        if seat in config.nested_seats:
+            advantages: dict[int, Advantages] = {}
+            for part in parts:
+                advantages |= _nested(config, part)
+        else:
+            advantages = _compare(config, group, parts, running)
+        for part in parts:
+            value, places = advantages[part.rollout_id], [sample.order for sample in part.samples]
+            values = value if isinstance(value, list) else [value] * len(places)
+            found[part.rollout_id] |= dict(zip(places, values, strict=True))
+    return {rollout_id: [values[place] for place in sorted(values)] for rollout_id, values in found.items()}
+
+
+def _of_seat(rollout: Rollout, seat: str) -> Rollout:
+    """A rollout with the samples of one seat, whose mean reward is its own; `order` is their place in the whole rollout."""
+    samples = [replace(each, order=place) for place, each in enumerate(rollout.samples) if each.seat == seat]
+    rewards = [rollout.reward if each.reward is None else each.reward for each in samples if not each.remove_sample]
+    return replace(rollout, samples=samples, reward=fmean(rewards) if rewards else rollout.reward)
+
+
+def _nested(config: AlgorithmConfig, rollout: Rollout) -> dict[int, Advantages]:
+    """Advantages of the samples of a seat that are compared with one another."""
+    rewards = {
+        place: rollout.reward if sample.reward is None else sample.reward
+        for place, sample in enumerate(rollout.samples)
+        if not sample.remove_sample
+    }
+    _check_divisible(config, rewards)
+    found = compare(config, rewards) if len(rewards) > 1 else dict.fromkeys(rewards, 0.0)
+    return {rollout.rollout_id: [found.get(place, 0.0) for place in range(len(rollout.samples))]}
+
+
+def _compare(config: AlgorithmConfig, group: Group, rollouts: list[Rollout], running: Running | None) -> dict[int, Advantages]:
+    """Advantages of rollouts, or of their parts of one seat, against the group or against the running baseline."""
+    if config.baseline is not Baseline.running:
+        return _compare_group(config, rollouts)
+    assert running is not None, "an algorithm keeps the running baselines"
+    seat = rollouts[0].samples[0].seat if config.comparison is Comparison.seat and rollouts else ""
+    return _against_running(config, rollouts, running, key=f"{group.prompt.dataset}/{seat}")
+
+
+def _against_running(
+    config: AlgorithmConfig, rollouts: Iterable[Rollout], running: Running, *, key: str
+) -> dict[int, Advantages]:
+    """Rewards minus the running baseline before each of them, so that none is part of its own; it begins at 0."""
+    found: dict[int, Advantages] = {}
+    for rollout in sorted(rollouts, key=lambda rollout: rollout.rollout_id):
+        reward, differences = shaped_reward(config, rollout), reward_differences(rollout)
+        before = running.get(key, 0.0)
+        advantage = reward - before
+        running[key] = config.baseline_decay * before + (1 - config.baseline_decay) * reward
+        found[rollout.rollout_id] = [advantage + each for each in differences] if any(differences) else advantage
+    return found
 
 
 def _compare_group(config: AlgorithmConfig, rollouts: list[Rollout]) -> dict[int, Advantages]:

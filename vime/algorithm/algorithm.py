@@ -151,6 +151,13 @@ class Algorithm:
         self.run, self.config = run, run.algorithm
         self.options: Any = typed_options(self.Config, run.algorithm.options)
 
+    def state(self) -> dict[str, Any]:
+        """Values that `advantages` keeps from one batch to the next, for a checkpoint; by name, of types that JSON has."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on from the `state` of a checkpoint."""
+
     @property
     def temperature(self) -> float:
         """Temperature of the distribution whose logprobs are trained."""

@@ -5,6 +5,7 @@ from vime.config import (
     AlgorithmConfig,
     AlgorithmName,
     Baseline,
+    Comparison,
     CorrectionMode,
     Normalization,
     RatioLevel,
@@ -14,6 +15,7 @@ from vime.config import (
 BASELINES = {
     Baseline.mean: "reward minus group mean",
     Baseline.leave_one_out: "reward minus mean of the others in the group",
+    Baseline.running: "reward minus running mean",
     Baseline.none: "reward",
 }
 DIVISORS = {
@@ -34,6 +36,8 @@ def describe(config: AlgorithmConfig) -> str:
     if config.name is AlgorithmName.sft:
         return "negative log-likelihood of demonstrations"
     advantage = BASELINES[config.baseline]
+    advantage += " by seat" if config.comparison is Comparison.seat else ""
+    advantage += f" ({', '.join(config.nested_seats)} within the rollout)" if config.nested_seats else ""
     advantage += DIVISORS[config.normalization]
     advantage += ", whitened over the batch" if config.whitening else ""
     constant = config.aggregation is Aggregation.constant

@@ -16,7 +16,7 @@ import numpy as np
 
 from vime.algorithm.advantage import Advantages, group_advantages
 from vime.algorithm.algorithm import OLD, REFERENCE, Algorithm, Columns, Forward, Loss, Tokens
-from vime.config import CorrectionMode, Credit, KLPlace, OldLogprobs
+from vime.config import CorrectionMode, Credit, KLPlace, OldLogprobs, RunConfig
 from vime.errors import HookError
 from vime.hooks import load_hook, load_named
 from vime.types import Group, Sample
@@ -28,6 +28,18 @@ ADVANTAGE = "algorithm.advantage"
 
 class PolicyGradient(Algorithm):
     """The policy gradient objective that `algorithm.…` describes; see `vime.algorithm.description`."""
+
+    def __init__(self, run: RunConfig) -> None:
+        super().__init__(run)
+        self._running: dict[str, float] = {}
+
+    def state(self) -> dict[str, Any]:
+        """The running baselines."""
+        return {"running": dict(self._running)} if self._running else {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on with the running baselines of a checkpoint."""
+        self._running = dict(state.get("running", {}))
 
     @property
     def source(self) -> str:
@@ -57,7 +69,10 @@ class PolicyGradient(Algorithm):
     def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
         """Rewards compared within their group, or the user's (`algorithm.advantage`), with credit, KL penalty and whitening."""
         path = self.config.advantage
-        found = own_advantages(path, self.config, groups) if path else group_advantages(self.config, groups)
+        if path:
+            found = own_advantages(path, self.config, groups)
+        else:
+            found = group_advantages(self.config, groups, self._running)
         is_split = self.run.method.credit is Credit.split
         if not (is_split or self._penalizes or self.config.whitening):
             return Columns({"advantage": found})

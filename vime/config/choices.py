@@ -51,17 +51,27 @@ class AlgorithmName(Enum):
     dppo_kl = "dppo_kl"
     maxrl = "maxrl"
     score_centering = "score_centering"
+    rae = "rae"
     reinforce_plus_plus = "reinforce_plus_plus"
     reinforce_plus_plus_baseline = "reinforce_plus_plus_baseline"
     sft = "sft"
 
 
 class Baseline(Enum):
-    """Baseline subtracted from a rollout's reward: the mean of its group, the mean of the others in its group, or nothing."""
+    """Baseline subtracted from a reward: the mean of the group, the mean of the others in it, a running mean, or nothing."""
 
     mean = "mean"
     leave_one_out = "leave_one_out"
+    running = "running"
+    """The mean of earlier rollouts of the run, which fades by `baseline_decay` with each one."""
     none = "none"
+
+
+class Comparison(Enum):
+    """Rewards that are compared with one another: those of rollouts, or of each seat with the same seat in other rollouts."""
+
+    rollout = "rollout"
+    seat = "seat"
 
 
 class Normalization(Enum):

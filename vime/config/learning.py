@@ -8,6 +8,7 @@ from vime.config.choices import (
     AlgorithmName,
     BadUpdate,
     Baseline,
+    Comparison,
     CorrectionLevel,
     CorrectionMode,
     CpuProducts,
@@ -56,6 +57,13 @@ class AlgorithmConfig:
     option is free."""
     baseline: Baseline = Baseline.mean
     """The value subtracted from the reward of a rollout."""
+    baseline_decay: Annotated[float, Range(above=0, below=1)] = 0.95
+    """Part of a running baseline that each further rollout leaves (RAE, arXiv 2506.24119)."""
+    comparison: Comparison = Comparison.rollout
+    """Rewards that share a baseline: those of rollouts, or of the samples with the same `Sample.seat`."""
+    nested_seats: list[str] = field(default_factory=list)
+    """Seats that occur several times in a rollout, and are compared with one another within it, like solvers of a task that the
+    rollout has posed; the other seats are compared over the rollouts of the group."""
     normalization: Normalization = Normalization.std
     """The divisor of the difference to the baseline."""
     whitening: bool = False

@@ -8,6 +8,7 @@ from vime.config import (
     PROBABILITY_MASKS,
     AlgorithmName,
     Baseline,
+    Comparison,
     CorrectionConfig,
     CorrectionMode,
     KLPlace,
@@ -56,6 +57,7 @@ def keys_of(**settings: Any) -> set[str]:
 
 
 CUSTOM: dict[str, Any] = {"name": AlgorithmName.custom}
+RUNNING: dict[str, Any] = {"baseline": Baseline.running, "normalization": Normalization.none}
 CENTERED: dict[str, Any] = {"surrogate": Surrogate.cispo, "score_centering": True}
 WRONG_WITH_NEW_SURROGATES: list[tuple[str, dict[str, Any]]] = [
     *(("old_logprobs", {"surrogate": mask, "old_logprobs": OldLogprobs.trainer}) for mask in PROBABILITY_MASKS),
@@ -68,6 +70,11 @@ WRONG_WITH_NEW_SURROGATES: list[tuple[str, dict[str, Any]]] = [
     ("score_centering", CENTERED | {"loss": "mine.loss"}),
     ("score_centering", CENTERED | {"ratio": RatioLevel.sequence}),
     ("old_logprobs", CENTERED | {"old_logprobs": OldLogprobs.trainer}),
+    ("normalization", {"baseline": Baseline.running}),
+    ("baseline_decay", {"baseline_decay": 0.5}),
+    ("nested_seats", {"nested_seats": ["solver"]}),
+    ("nested_seats", {"nested_seats": ["solver"], "comparison": Comparison.seat, **RUNNING}),
+    ("comparison", {"comparison": Comparison.seat, "advantage": "mine.advantage"}),
     ("tau_positive", {"tau_positive": 2.0}),
     ("max_divergence", {"max_divergence": 0.3}),
     ("max_divergence", {"surrogate": Surrogate.sapo, "max_divergence": 0.3}),

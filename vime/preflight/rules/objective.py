@@ -12,6 +12,7 @@ from vime.config import (
     AlgorithmConfig,
     AlgorithmName,
     Baseline,
+    Comparison,
     CorrectionMode,
     KLPlace,
     Normalization,
@@ -28,6 +29,8 @@ UNFIXED = (AlgorithmName.paper, AlgorithmName.slime_agentic, AlgorithmName.custo
 """Names without a fixed meaning: recipes and the command line may change every option."""
 NAMED = tuple(name for name in AlgorithmName if name not in (*UNFIXED, AlgorithmName.sft))
 """Policy gradient algorithms with a fixed meaning."""
+WITHOUT_GROUP = (Baseline.running, Baseline.none)
+"""Baselines that do not compare the rollouts of a group."""
 NUMBERS_OF: dict[Surrogate, tuple[str, ...]] = {
     Surrogate.clipped: ("clip_low", "clip_high", "dual_clip"),
     Surrogate.cispo: ("clip_low", "clip_high"),
@@ -198,12 +201,46 @@ def combinations(config: RunConfig) -> list[Problem]:
             ),
         ),
         (
-            algorithm.baseline is Baseline.none and algorithm.normalization is not Normalization.none,
+            algorithm.baseline in WITHOUT_GROUP and algorithm.normalization is not Normalization.none,
             Problem(
                 key="algorithm.normalization",
                 value=algorithm.normalization.value,
-                remedy="algorithm.baseline=none compares no group, so nothing of a group is there to divide by: use none, or "
-                "algorithm.whitening=true to scale advantages by the batch",
+                remedy=f"algorithm.baseline={algorithm.baseline.value} compares no group, so nothing of a group is there to "
+                "divide by: use none, or algorithm.whitening=true to scale advantages by the batch",
+            ),
+        ),
+        (
+            algorithm.baseline is not Baseline.running and algorithm.baseline_decay != AlgorithmConfig().baseline_decay,
+            Problem(
+                key="algorithm.baseline_decay",
+                value=algorithm.baseline_decay,
+                remedy=f"has no effect with algorithm.baseline={algorithm.baseline.value}: use the default, "
+                f"{AlgorithmConfig().baseline_decay:g}, or algorithm.baseline=running",
+            ),
+        ),
+        (
+            bool(algorithm.nested_seats) and algorithm.comparison is not Comparison.seat,
+            Problem(
+                key="algorithm.nested_seats",
+                value=algorithm.nested_seats,
+                remedy="seats are told apart only with algorithm.comparison=seat: use that, or []",
+            ),
+        ),
+        (
+            bool(algorithm.nested_seats) and algorithm.baseline in WITHOUT_GROUP,
+            Problem(
+                key="algorithm.nested_seats",
+                value=algorithm.nested_seats,
+                remedy=f"algorithm.baseline={algorithm.baseline.value} does not compare the samples of a rollout with one "
+                "another: use [], or algorithm.baseline=mean",
+            ),
+        ),
+        (
+            algorithm.comparison is Comparison.seat and algorithm.advantage is not None,
+            Problem(
+                key="algorithm.comparison",
+                value=algorithm.comparison.value,
+                remedy=f"algorithm.advantage={algorithm.advantage} compares rewards itself: use rollout",
             ),
         ),
         (

@@ -1,8 +1,9 @@
 """Settings of rollout generation that contradict each other."""
 
-from vime.config import AlgorithmName, Baseline, RunConfig
+from vime.config import AlgorithmName, RunConfig
 from vime.errors import Problem
 from vime.hooks import check_hook, load_hook
+from vime.preflight.rules.objective import WITHOUT_GROUP
 
 
 def partial(config: RunConfig) -> list[Problem]:
@@ -29,7 +30,8 @@ def compared(config: RunConfig) -> list[Problem]:
     """With a baseline, a group has at least two rollouts to compare."""
     algorithm = config.algorithm
     is_own = algorithm.advantage is not None or algorithm.object is not None
-    compares = algorithm.name is not AlgorithmName.sft and not is_own and algorithm.baseline is not Baseline.none
+    compares = algorithm.name is not AlgorithmName.sft and not is_own and algorithm.baseline not in WITHOUT_GROUP
+    compares = compares and not algorithm.nested_seats
     if not compares or config.rollout.num_samples_per_prompt != 1:
         return []
     remedy = "use at least 2: a rollout is compared with the others of its group, so a single one has no advantage"
