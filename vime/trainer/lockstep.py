@@ -15,6 +15,7 @@ from megatron.core import parallel_state
 
 from vime.algorithm.algorithm import Algorithm
 from vime.algorithm.choice import algorithm_of
+from vime.algorithm.critic import Critic
 from vime.algorithm.policy_gradient import PolicyGradient
 from vime.config import RolloutDetail
 from vime.trainer import metrics
@@ -27,15 +28,16 @@ from vime.types import Sample
 class LockstepEngine(Engine):
     """An engine that trains on whole batches. All ranks get the same sequences, with the advantages of their rollouts."""
 
-    def __init__(self, config: Any, *, beside: Engine | None = None) -> None:
-        super().__init__(config, beside=beside)
+    def __init__(self, config: Any, *, beside: Engine | None = None, critic: Critic | None = None) -> None:
+        super().__init__(config, beside=beside, critic=critic)
         self._trained: list[tuple[PackedUpdate, Any]] = []
         self.before_step: Callable[[], Any] = lambda: None
         """Called between the gradient of an update and its step."""
 
     def train(self, updates: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:
         """Trains on a batch as `vime.loop` does; returns its metrics."""
-        algorithm, num_epochs = algorithm_of(self.config), self.config.trainer.num_epochs_per_batch
+        algorithm = self.algorithm if self.algorithm.is_critic else algorithm_of(self.config)
+        num_epochs = self.config.trainer.num_epochs_per_batch
         samples, found = self._finished(algorithm, [list(update) for update in updates if update], step)
         packed = [PackedUpdate.of(self.config, algorithm, update, version=step) for update in samples]
         self._trained = []

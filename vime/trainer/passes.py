@@ -21,19 +21,27 @@ from vime.trainer.logprob import token_logprobs
 from vime.trainer.micro_batch import MicroBatch, MicroBatches
 from vime.trainer.model import PackedModel
 from vime.trainer.pipeline import schedule_arguments
+from vime.trainer.value_head import token_values
 
 
 @torch.no_grad()
 def forward(
-    wrapped: list[DistributedDataParallel], micro_batches: MicroBatches, *, temperature: float, float32_head: bool = False
+    wrapped: list[DistributedDataParallel],
+    micro_batches: MicroBatches,
+    *,
+    temperature: float,
+    float32_head: bool = False,
+    values: bool = False,
 ) -> list[torch.Tensor]:
-    """Logprobs [N] of each micro-batch under the current weights; empty except on the last pipeline stage."""
+    """Logprobs [N] of each micro-batch, or the values, under the current weights; empty except on the last pipeline stage."""
     model = cast(PackedModel, wrapped[-1].module)
 
     def forward_step(batches: Iterator[MicroBatch], chunk: Any) -> tuple[torch.Tensor, Any]:
         batch = next(batches)
 
         def collect(hidden: torch.Tensor, non_loss_data: bool = True) -> torch.Tensor:
+            if values:
+                return _values(model, hidden[:, 0], batch)
             return token_logprobs(model, hidden[:, 0], batch.wanted, temperature=temperature, float32_head=float32_head)[0]
 
         return _hidden(chunk, batch), collect
@@ -58,10 +66,15 @@ def forward_backward(
         batch = next(batches)
 
         def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Metrics]:
-            logprobs_N, entropy_N = token_logprobs(model, hidden[:, 0], batch.wanted, temperature=algorithm.temperature)
+            values_N = None if model.value_head is None else _values(model, hidden[:, 0], batch)
+            if algorithm.is_critic:
+                logprobs_N = batch.columns["logprob"]
+                entropy_N = torch.zeros_like(logprobs_N)
+            else:
+                logprobs_N, entropy_N = token_logprobs(model, hidden[:, 0], batch.wanted, temperature=algorithm.temperature)
             if keep is not None:
                 keep(logprobs_N.detach())
-            value, sums = micro_batch_loss(algorithm, batch, logprobs_N, entropy_N)
+            value, sums = micro_batch_loss(algorithm, batch, logprobs_N, entropy_N, values_N)
             return value, torch.tensor(logprobs_N.numel(), dtype=torch.int), sums
 
         return _hidden(chunk, batch), loss
@@ -71,7 +84,11 @@ def forward_backward(
 
 
 def micro_batch_loss(
-    algorithm: Algorithm, batch: MicroBatch, logprobs_N: torch.Tensor, entropy_N: torch.Tensor
+    algorithm: Algorithm,
+    batch: MicroBatch,
+    logprobs_N: torch.Tensor,
+    entropy_N: torch.Tensor,
+    values_N: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Metrics]:
     """The weighted sum over tokens and terms, and metrics; see `vime.algorithm.algorithm.Metrics`."""
     tokens = Tokens(
@@ -80,17 +97,23 @@ def micro_batch_loss(
         sequences=batch.sequence_N,
         staleness=batch.staleness_N,
         columns=batch.columns,
+        values=values_N,
     )
     found = algorithm.loss(tokens)
     values = {name: (found.weights.get(name, tokens["weight"]) * term_N).sum() for name, term_N in found.terms.items()}
     loss, *others = values.values()
     for other in others:
         loss = loss + other
-    sums: Metrics = {"train/entropy": entropy_N.detach().sum()}
-    sums |= {} if algorithm.is_supervised else _difference(tokens)
+    sums: Metrics = {} if algorithm.is_critic else {"train/entropy": entropy_N.detach().sum()}
+    sums |= {} if algorithm.is_supervised or algorithm.is_critic else _difference(tokens)
     sums |= {f"train/{name}_loss": value.detach() for name, value in values.items()}
     sums |= {name: torch.as_tensor(value).detach() for name, value in found.metrics.items()}
     return loss, sums | {"train/loss": loss.detach(), "train/num_tokens": torch.ones_like(logprobs_N).sum()}
+
+
+def _values(model: PackedModel, hidden_TH: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
+    assert model.value_head is not None, "the values are a critic's"
+    return token_values(model.value_head, hidden_TH, batch.wanted, sequence_parallel=model.config.sequence_parallel)
 
 
 def _difference(tokens: Tokens) -> Metrics:
