@@ -12,7 +12,7 @@ SECONDS = "train/seconds"
 TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens", SKIPPED, SECONDS)
 """Added over the updates of a batch; other metrics are averaged, maxima are maxima."""
 DIFFERENCE = "train/logprob_difference"
-COUNTS = ("train/num_tokens", "train/num_samples", "train/tokens_per_second", SECONDS)
+COUNTS = ("train/num_tokens", "train/num_samples", "train/tokens_per_second", SECONDS, SKIPPED)
 """Metrics of the amount of work, whichever weights learn from it."""
 CRITICS = ("train/grad_norm", "train/lr", SECONDS, SKIPPED)
 """Metrics of updates that the critic has as well."""
