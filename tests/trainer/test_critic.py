@@ -13,6 +13,8 @@ import torch
 from tests.trainer import critic_ranks
 from vime.config import CriticPlace, RunConfig
 from vime.errors import CheckpointError
+from vime.memory.processes import critic_memory
+from vime.model.size import num_critic_parameters, num_parameters
 from vime.types import Sample
 
 Models = Callable[..., Path]
@@ -146,6 +148,20 @@ def test_values_begin_at_zero_and_a_second_model_has_one_head(made: Callable[...
     assert {value for values in critic_ranks.values(policy, lesson()) for value in values} == {0.0}
     names = [name for name, _ in policy.critic.model.named_parameters()]
     assert any("value_head" in name for name in names) and not any("output_layer" in name for name in names)
+
+
+@pytest.mark.parametrize("place", FAMILIES)
+def test_the_plan_counts_its_parameters(made: Callable[..., Any], place: str) -> None:
+    policy = made(place)
+    whole, trained = num_critic_parameters(policy.config.model, CriticPlace(place))
+    if place == "trunk":
+        assert sum(p.numel() for p in policy.model.parameters()) - num_parameters(policy.config.model) == whole == trained
+        return
+    assert sum(p.numel() for p in policy.critic.model.parameters()) == whole
+    assert sum(p.numel() for p in policy.critic.model.trained) == trained
+    gradients = sum(buffer.grad_data.nbytes for chunk in policy.critic.wrapped for buffer in chunk.buffers)
+    planned = critic_memory(policy.config)
+    assert gradients == pytest.approx(planned["gradients"], rel=1e-3) and planned["weights"] == 4 * whole
 
 
 def test_a_critic_leaves_and_returns_with_the_policy(made: Callable[..., Any]) -> None:
