@@ -149,7 +149,7 @@ def _optimizer_step(report: Report, engine: Any, samples: list[Any]) -> None:
     from tests.cuda.room import COUNTS
     from vime.trainer.shard import PackedUpdate
 
-    shard = PackedUpdate(engine.config, samples, version=2).shard(_data_rank())
+    shard = PackedUpdate.of(engine.config, engine.algorithm, samples, version=2).shard(_data_rank())
     shard = shard.with_known(engine.forward(shard, engine.algorithm.needs_of_loss(is_present=True)))
     engine.forward_backward(shard, engine.algorithm)
     COUNTS.memory.restart()

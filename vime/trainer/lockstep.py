@@ -76,13 +76,14 @@ class LockstepEngine(Engine):
     def _finished(
         self, algorithm: Algorithm, updates: list[list[Sample]], step: int
     ) -> tuple[list[list[Sample]], dict[str, float]]:
-        """The sequences with a policy gradient's penalty and whitening, which need all ranks' columns."""
+        """The sequences with a policy gradient's penalty and whitening, which need all ranks' columns; given ones stay."""
         if not isinstance(algorithm, PolicyGradient) or not updates:
             return updates, {}
-        if algorithm.needs_before:
+        needs = [need for need in algorithm.needs_before if need.column not in updates[0][0].columns]
+        if needs:
             for number, samples in enumerate(updates):
                 packed = PackedUpdate.of(self.config, algorithm, samples, version=step, has_advantages=False)
-                columns = self.forward(packed.shard(parallel_state.get_data_parallel_rank()), algorithm.needs_before)
+                columns = self.forward(packed.shard(parallel_state.get_data_parallel_rank()), needs)
                 known = self._by_sample(packed, columns)
                 updates[number] = [sample.with_columns(**found) for sample, found in zip(samples, known)]
         if not (algorithm.needs_before or algorithm.config.whitening):
