@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from copy import copy
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 
 from vime import loop
 from vime.algorithm.algorithm import Algorithm
+from vime.algorithm.critic import Critic
 from vime.batches import Batch, DemonstrationBatches
 from vime.config import RunConfig
 from vime.errors import ConfigError, TrainingError, WeightSyncError
@@ -22,7 +24,7 @@ from vime.types import Sample
 class Parts:
     """Output, system and batches at once; remembers what happened to the trainer and the servers."""
 
-    usage, algorithm = None, Algorithm(RunConfig())
+    usage, algorithm, critic = None, Algorithm(RunConfig()), None
 
     def __init__(self, config: Any) -> None:
         self.config, self.happened = config, []
@@ -169,6 +171,48 @@ async def test_a_probe_that_fails_beside_the_gradient_prevents_the_optimizer_ste
     with pytest.raises(WeightSyncError, match="they disagree"):
         await loop.train_step(parts, parts, parts, 0)
     assert parts.happened == ["gradient"]
+
+
+class Taught(Parts):
+    """Parts with a critic: the verbs say whose weights they are of."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.critic, self.name = Critic(config), "policy"
+
+    def of(self, name: str) -> "Taught":
+        view = copy(self)
+        view.name = name
+        return view
+
+    async def forward_backward(self, *_: Any, keep: bool = False) -> tuple[dict[str, float], None]:
+        self.happened.append(f"gradient of the {self.name}")
+        return {"train/seconds": 0.1, "train/num_tokens": 1.0, "train/value_loss": 0.5}, None
+
+    async def step(self, *, optimizer: dict[str, float], step: int) -> dict[str, float]:
+        self.happened.append(f"step of the {self.name} at {optimizer['lr']:g}")
+        return {"train/seconds": 0.1, "train/grad_norm": 2.0}
+
+    def log_step(self, step: int, metrics: dict[str, float], *_: Any) -> None:
+        self.metrics_of_step = metrics
+        self.happened.append("log")
+
+
+async def test_a_critic_learns_first_and_alone_while_it_warms_up(monkeypatch: pytest.MonkeyPatch):
+    words = ["algorithm=ppo", "algorithm.critic.lr=2e-3", "algorithm.critic.num_epochs_per_batch=2"]
+    config = compose_run(["+method=memagent", "mode=plan", *words, "algorithm.critic.warmup_steps=1"]).config
+    monkeypatch.setattr(loop, "StepClock", Clock)
+    parts: Any = Taught(config)
+    await loop.train_step(parts, parts, parts, 0)
+    taught = ["gradient of the critic", "step of the critic at 0.002"] * 2
+    assert parts.happened == [*taught, "compare", "sync", "log"]
+    assert parts.metrics_of_step["train/critic_grad_norm"] == 2.0 and parts.metrics_of_step["train/num_tokens"] == 2.0
+    assert "train/grad_norm" not in parts.metrics_of_step
+    parts.happened.clear()
+    await loop.train_step(parts, parts, parts, 1)
+    policy = ["gradient of the policy", "compare", f"step of the policy at {config.trainer.lr:g}"]
+    assert parts.happened == [*taught, *policy, "sync", "log"]
+    assert parts.metrics_of_step["train/grad_norm"] == 2.0 and parts.metrics_of_step["train/value_loss"] == 0.5
 
 
 class Pins:

@@ -28,6 +28,17 @@ from vime.report.metrics_file import curves, read_metrics
 RUNS = Path("outputs/learning_curves")
 START = RUNS / "start"
 FIGURES = {"reward/mean": ("reward", "training reward"), "train/loss": ("loss", "loss of demonstrations")}
+OF_CRITICS = {
+    "ppo": ["algorithm.critic.lr=1e-3"],
+    "sao": [
+        "algorithm.critic.lr=3e-4",
+        "algorithm.critic.adaptive_alpha=1",
+        "algorithm.critic.warmup_steps=3",
+        "rollout.num_samples_per_prompt=1",
+        "rollout.num_prompts=128",
+    ],
+}
+"""Settings of critics on rollouts of about 70 tokens: lambda stays near 1, where the paper's alpha is for thousands of tokens."""
 NUM_ENDS = 3
 """Number of steps that are averaged at each end of a curve."""
 
@@ -66,6 +77,8 @@ def command_of(algorithm: str, *, steps: int, seed: int) -> list[str]:
     if algorithm == AlgorithmName.sft.value:
         words += [f"model.checkpoint={START}", "trainer.lr=1e-3", "trainer.sft_tokens_per_step=5000"]
         return [*words, f"trainer.num_steps={10 * steps}"]
+    if algorithm in OF_CRITICS:
+        return [*words, *OF_CRITICS[algorithm], f"trainer.num_steps={steps}"]
     if algorithm == AlgorithmName.dapo.value:  # the better the task is solved, the more groups a batch with a signal takes
         return [*words, "rollout.max_filtered_share=0.99", f"trainer.num_steps={steps // 2}"]
     return [*words, f"trainer.num_steps={steps}"]

@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 
 from vime.algorithm.algorithm import Algorithm
+from vime.algorithm.critic import Critic
 from vime.batches import Batches, DemonstrationBatches, Lesson, RolloutBatches, lesson_of
 from vime.cluster.placement import takes_turns
-from vime.config import AlgorithmName, Before, RolloutDetail, RunConfig
+from vime.config import CRITIC, AlgorithmName, Before, RolloutDetail, RunConfig
 from vime.data.overlap import check_overlap
 from vime.data.source import RowSource
 from vime.errors import CheckpointError, TrainingError
@@ -29,7 +30,7 @@ from vime.system import Training, evaluation, supervised, training, training_ada
 from vime.tasks import together
 from vime.trainer.group import TrainerGroup, Update
 from vime.trainer.learner import Learner
-from vime.trainer.metrics import SKIPPED, of_batch, of_update
+from vime.trainer.metrics import COUNTS, SKIPPED, of_batch, of_critic, of_update
 from vime.trainer.schedule import learning_rate
 from vime.types import Sample
 
@@ -177,6 +178,7 @@ async def train_step(output: RunOutput, system: Learner, batches: Batches, step:
     async with system.training() as trainer:
         lesson = await lesson_of(config, algorithm, batch, step, partial(_known, algorithm, trainer, step))
         updates = await hand_over(config, algorithm, trainer, lesson, step)
+        taught, updates = await train_critic(config, system.critic, trainer, updates, step)
         first = await trainer.forward_backward(updates[0], algorithm, keep=keep) if updates else None
     await clock.mark("training")
     metrics = batch.metrics | lesson.metrics | await system.compared()  # this batch began with the weights of that sync
@@ -184,7 +186,7 @@ async def train_step(output: RunOutput, system: Learner, batches: Batches, step:
     async with system.training() as trainer:
         trained, logprobs = await make_steps(config, algorithm, trainer, updates, first, step, keep=keep)
         system.trained(step + 1)
-        metrics |= trained | {"machine/trainer_peak_bytes": await trainer.peak_bytes()}
+        metrics |= trained | taught | {"machine/trainer_peak_bytes": await trainer.peak_bytes()}
     if takes_turns(output.config) and is_saved_after(output.config, step + 1):
         await system.checkpoints.begin(step=step + 1)  # later the servers would have to sleep once more for it
     await clock.mark("training")
@@ -216,6 +218,23 @@ async def hand_over(config: RunConfig, algorithm: Algorithm, trainer: TrainerGro
         if needs := algorithm.needs_of_loss(is_present=is_present):
             updates[number] = update.with_known(await trainer.forward(update, needs))
     return updates
+
+
+async def train_critic(
+    config: RunConfig, critic: Critic | None, trainer: TrainerGroup, updates: list[Update], step: int
+) -> tuple[dict[str, float], list[Update]]:
+    """Makes the critic's optimizer steps of a batch, which no server waits for.
+
+    Returns its metrics, and the updates that the policy is to make: none while the critic warms up.
+    """
+    if critic is None:
+        return {}, updates
+    own, weights = replace(config, trainer=critic.trainer()), trainer.of(CRITIC)
+    first = await weights.forward_backward(updates[0], critic) if updates else None
+    found, _ = await make_steps(own, critic, weights, updates, first, step, keep=False)
+    if critic.warms_up(step):
+        return of_critic(found) | {name: found[name] for name in COUNTS if name in found}, []
+    return of_critic(found), updates
 
 
 async def make_steps(

@@ -10,7 +10,7 @@ import torch
 
 from vime.algorithm.algorithm import Tokens
 from vime.algorithm.batch import build_updates, sequences_of
-from vime.algorithm.policy_gradient import PolicyGradient
+from vime.algorithm.choice import algorithm_of
 from vime.algorithm.sft import Supervised
 from vime.config import RunConfig
 from vime.preflight.compose import compose_run
@@ -19,7 +19,7 @@ from vime.types import Group, Prompt, Rollout, Sample, StopReason
 Logprobs = list[torch.Tensor]
 """Current logprobs of a response's tokens; leaves of the graph."""
 NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo", "sapo", "gmpo", "ipo", "dppo", "dppo_kl", "maxrl")
-NAMES += ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
+NAMES += ("reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo", "sao")
 
 
 class Problem:
@@ -29,12 +29,13 @@ class Problem:
         generator = random.Random(seed)
         self.rewards = [[float(generator.random() < 0.5) for _ in range(size)] for size in (4, 3, 2)]
         self.rewards[0][:2] = [1.0, 0.0]
-        self.old, self.reference, self.current = {}, {}, {}
+        self.old, self.reference, self.current, self.values = {}, {}, {}, {}
         for number in range(9):
             base = [-generator.uniform(0.9, 3.0) for _ in range(generator.randint(1, 6))]
             self.old[number] = [value + generator.gauss(0, 0.2) for value in base]
             self.reference[number] = [value + generator.gauss(0, 0.2) for value in base]
             self.current[number] = [leaf(value + generator.gauss(0, 0.2)) for value in base]
+            self.values[number] = [generator.gauss(0.5, 0.3) for _ in base]
 
     def groups(self) -> list[Group]:
         numbers = iter(range(9))
@@ -60,9 +61,13 @@ def leaf(value: float) -> torch.Tensor:
 
 def ours(run: RunConfig, problem: Problem) -> torch.Tensor:
     """The loss as driver and trainer put it together, but in float64 and in one micro-batch."""
-    algorithm, groups = PolicyGradient(run), problem.groups()
+    algorithm, groups = algorithm_of(run), problem.groups()
     of_rollout = {rollout.rollout_id: rollout.samples[0].tokens[0] for group in groups for rollout in group.rollouts}
-    known = [s.with_columns(reference=problem.reference[of_rollout[s.rollout_id]]) for s in sequences_of(groups)]
+    known = [
+        s.with_columns(reference=problem.reference[number], value=problem.values[number])
+        for s in sequences_of(groups)
+        for number in [of_rollout[s.rollout_id]]
+    ]
     (samples,), _ = build_updates(algorithm, groups, algorithm.advantages(groups, known))
     numbers = [of_rollout[sample.rollout_id] for sample in samples]
     lengths = [len(problem.old[number]) for number in numbers]
@@ -100,16 +105,20 @@ def papers(name: str, problem: Problem, *, budget: int) -> torch.Tensor:
                 **{each: reward - statistics.mean(rewards) for each in ("dr_grpo", "ipo", "dppo", "dppo_kl")},
                 "maxrl": (reward - statistics.mean(rewards)) / (statistics.mean(rewards) or 1.0),
                 "rloo": reward - statistics.mean(others),
-                "reinforce_plus_plus": reward,
+                **dict.fromkeys(("reinforce_plus_plus", "ppo", "sao"), reward),
                 "reinforce_plus_plus_baseline": reward - statistics.mean(rewards),
             }[name]
             number += 1
     per_token = {n: [value] * len(problem.old[n]) for n, value in advantages.items()}
+    if name in ("ppo", "sao"):  # the reward is at the last token; lambda is 1 for PPO, and 0 for SAO's short rollouts
+        for n, values in problem.values.items():
+            targets = [*values[1:], advantages[n]] if name == "sao" else [advantages[n]] * len(values)
+            per_token[n] = [target - value for target, value in zip(targets, values)]
     if name == "reinforce_plus_plus":
         for n, values in per_token.items():
             kl = [o - r for o, r in zip(problem.old[n], problem.reference[n])]
             per_token[n] = [value - 1e-3 * sum(kl[t:]) for t, value in enumerate(values)]
-    if name.startswith("reinforce_plus_plus"):
+    if name.startswith("reinforce_plus_plus") or name == "ppo":
         every = [value for values in per_token.values() for value in values]
         mean, deviation = statistics.mean(every), statistics.pstdev(every)
         per_token = {n: [(value - mean) / deviation for value in values] for n, values in per_token.items()}
@@ -147,6 +156,8 @@ def of_one_response(
         elif name == "sapo":
             tau = 1.0 if advantage > 0 else 1.05
             total = total + 4 / tau / (1 + torch.exp(-tau * (ratio - 1))) * advantage
+        elif name == "sao":
+            total = total + (ratio * advantage if 0.2 <= float(ratio.detach()) <= 4.0 else 0.0)
         elif name in ("ipo", "dppo", "dppo_kl"):
             total = total + (0.0 if is_masked(name, math.exp(c.detach()), math.exp(o), advantage) else 1.0) * ratio * advantage
         else:

@@ -126,10 +126,10 @@ def _train(report: Report, config: Any, *, whole: bool) -> None:
     engine = LockstepEngine(config)
     samples = _samples(config)
     with MODE:
-        engine.train([samples], 0)
+        _lesson(engine, samples, 0)
         COUNTS.synchronizations.clear()
         COUNTS.blocking_copies.clear()
-        report.metrics = engine.train([samples], 1)
+        report.metrics = _lesson(engine, samples, 1)
         report.synchronizations.append(dict(COUNTS.synchronizations))
         report.blocking_copies |= COUNTS.blocking_copies
         report.on_the_cpu += _on_the_cpu(engine)
@@ -138,11 +138,18 @@ def _train(report: Report, config: Any, *, whole: bool) -> None:
             _other_calls(report, engine)
 
 
+def _lesson(engine: Any, samples: list[Any], step: int) -> Any:
+    """The updates of a batch, the critic's first."""
+    if engine.critic is not None:
+        engine.critic.train([samples], step)
+    return engine.train([samples], step)
+
+
 def _optimizer_step(report: Report, engine: Any, samples: list[Any]) -> None:
     from tests.cuda.room import COUNTS
     from vime.trainer.shard import PackedUpdate
 
-    shard = PackedUpdate(engine.config, samples, version=2).shard(_data_rank())
+    shard = PackedUpdate.of(engine.config, engine.algorithm, samples, version=2).shard(_data_rank())
     shard = shard.with_known(engine.forward(shard, engine.algorithm.needs_of_loss(is_present=True)))
     engine.forward_backward(shard, engine.algorithm)
     COUNTS.memory.restart()
@@ -172,12 +179,14 @@ def _other_calls(report: Report, engine: Any) -> None:
     report.offloaded_bytes = before - COUNTS.memory.live
     engine.onload()
     report.onloaded_bytes = COUNTS.memory.live - before
-    engine.train([_samples(engine.config)], 3)
+    _lesson(engine, _samples(engine.config), 3)
     report.num_saved = len(checkpoint._state(engine.model, engine.optimizer)["tensors"])
+    if engine.critic is not None:
+        report.num_saved += len(checkpoint._state(engine.critic.model, engine.critic.optimizer)["tensors"])
 
 
 def _config(layout: Layout, checkpoint: Path) -> Any:
-    from vime.config import ClusterConfig, Family, ModelConfig, Precision, RunConfig, TrainerConfig
+    from vime.config import ClusterConfig, CriticPlace, Family, ModelConfig, Precision, RunConfig, TrainerConfig
     from vime.model.architecture import read_architecture
 
     shape = read_architecture(checkpoint)
@@ -189,7 +198,7 @@ def _config(layout: Layout, checkpoint: Path) -> Any:
         trainer=TrainerConfig(**{**trainer, "precision": Precision(trainer["precision"])}),
         cluster=ClusterConfig(gpus_per_node=1, num_trainer_gpus=1),
     )
-    config.algorithm.kl_coefficient = layout.kl_coefficient
+    config.algorithm.kl_coefficient, config.algorithm.critic.place = layout.kl_coefficient, CriticPlace(layout.critic)
     return config
 
 
@@ -205,6 +214,8 @@ def _samples(config: Any) -> list[Any]:
                 "logprob": [-5.0] * response,
                 "advantage": generator.gauss(0, 1),
                 "weight": 0.01,
+                "returns": 0.5,
+                "value": 0.0,
             },
         )
         for prompt, response in LENGTHS * 4 * config.trainer.data_parallel_size
@@ -229,7 +240,8 @@ def _tensors(engine: Any) -> list[tuple[str, Any]]:
     for part in engine.wrapped:
         tensors += [("gradients", buffer.grad_data) for buffer in (*part.buffers, *part.expert_parallel_buffers)]
     groups = engine.optimizer.param_groups
-    return tensors + [("master weights", parameter) for group in groups for parameter in group["params"]]
+    tensors += [("master weights", parameter) for group in groups for parameter in group["params"]]
+    return tensors if engine.critic is None else tensors + _tensors(engine.critic)
 
 
 def _on_the_cpu(engine: Any) -> list[str]:

@@ -15,6 +15,8 @@ class Layout:
     rank: int = 0
     trainer: dict[str, Any] = field(default_factory=dict)
     kl_coefficient: float = 0.0
+    critic: str = "none"
+    """The place of a critic."""
     quick: bool = False
     """Part of the quick tests."""
 
@@ -26,6 +28,7 @@ class Layout:
             for name, value in self.trainer.items()
         ]
         words += ["kl"] if self.kl_coefficient else []
+        words += [self.critic] if self.critic != "none" else []
         return "-".join([self.family, *words, f"rank{self.rank}"])
 
 
@@ -62,6 +65,11 @@ LAYOUTS = [
     Layout(family="qwen3_moe", trainer=FLOAT32),
     Layout(family="qwen2", trainer=RECOMPUTE),
     Layout(family="qwen2", kl_coefficient=0.01),
+    Layout(family="qwen2", critic="model", quick=True),
+    Layout(family="qwen3", trainer=_tensor(2) | _data(2), rank=3, critic="frozen_attention"),
+    Layout(family="llama", trainer=_stages(2) | _tensor(2), rank=3, critic="model"),
+    Layout(family="qwen2", trainer=_context(2), rank=1, critic="trunk"),
+    Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), critic="frozen_attention"),
     Layout(family="qwen2", trainer=_tensor(2)),
     Layout(family="qwen3", trainer=_tensor(2) | UNSPLIT, rank=1),
     Layout(family="qwen2", trainer=_tensor(2) | _data(2)),

@@ -13,7 +13,9 @@ Drills = Callable[..., Report]
 OF_EXPERTS = ("megatron/core/transformer/moe/",)
 """Megatron's dispatcher of experts asks once a layer for the number of tokens of each, and selects them by a mask."""
 
-OF_A_ROW = tuple(f"vime/{name}.py" for name in ("algorithm/loss", "trainer/logprob", "trainer/head"))
+OF_A_ROW = tuple(
+    f"vime/{name}.py" for name in ("algorithm/loss", "algorithm/value", "trainer/logprob", "trainer/head", "trainer/value_head")
+)
 """Files whose code runs once for each row and must not wait: the next row would begin late."""
 OURS = "vime/"
 NORM_BYTES = 4

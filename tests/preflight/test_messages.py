@@ -27,8 +27,11 @@ def remedies(*words: str) -> dict[str, str]:
 
 def test_a_key_is_found_by_the_name_of_the_setting_or_its_initials() -> None:
     found = remedies("lr=1e-3", "num_steps=3", "trainer.learning_rate=1", "trainer.num_step=3", "zzzz=1")
-    assert "did you mean trainer.lr?" in found["lr"] and "did you mean trainer.num_steps?" in found["num_steps"]
-    assert "did you mean trainer.lr?" in found["trainer.learning_rate"]
+    assert (
+        "did you mean trainer.lr or algorithm.critic.lr?" in found["lr"]
+        and "did you mean trainer.num_steps?" in found["num_steps"]
+    )
+    assert "did you mean trainer.lr or algorithm.critic.lr?" in found["trainer.learning_rate"]
     assert "did you mean trainer.num_steps?" in found["trainer.num_step"] and "did you mean" not in found["zzzz"]
 
 

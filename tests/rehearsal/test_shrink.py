@@ -45,6 +45,13 @@ def test_every_experiment_has_a_rehearsal_that_passes_the_checks(name: str):
     assert num_parameters(small.model) < 100e6
 
 
+def test_a_critic_warms_up_for_less_than_the_rehearsal():
+    words = ["+experiment=memagent_paper_7b", "algorithm=sao", "algorithm.critic.warmup_steps=10", "mode=plan"]
+    small = shrink(compose_run(words).config).config
+    assert small.algorithm.critic.warmup_steps == small.trainer.num_steps - 1
+    assert not find_problems(small)
+
+
 def test_several_adapters_are_not_rehearsed_together():
     with pytest.raises(ConfigError, match="give the words of one of them"):
         shrunk(SEVERAL)

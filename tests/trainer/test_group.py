@@ -11,12 +11,13 @@ import pytest
 import pytest_asyncio
 from safetensors.torch import load_file
 
+from tests.trainer.own_ranks import make_groups
 from vime.algorithm.algorithm import OLD
-from vime.algorithm.choice import algorithm_of
-from vime.batches import Lesson
-from vime.config import BadUpdate, RunConfig
+from vime.algorithm.choice import algorithm_of, critic_of
+from vime.batches import Batch, Lesson, lesson_of
+from vime.config import BadUpdate, CriticPlace, RunConfig
 from vime.errors import CheckpointError, ConfigError, TrainingError
-from vime.loop import hand_over, make_steps
+from vime.loop import hand_over, make_steps, train_critic
 from vime.trainer.group import TrainerGroup, rank_environment
 from vime.types import Sample
 
@@ -93,6 +94,42 @@ async def test_errors_of_a_rank_keep_their_type_and_text(group: TrainerGroup, ma
     bad[0] = bad[0].with_columns(advantage=float("nan"))
     with pytest.raises(TrainingError, match="step 3"):
         await train(group, [bad], 3)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_critic_answers_learns_and_is_saved_with_the_policy(
+    models: Models, make_config: MakeConfig, ray_cluster: None, tmp_path: Path
+) -> None:
+    config = make_config(models("qwen2"), data_parallel_size=2)
+    config.algorithm.critic.place, config.algorithm.critic.lr = CriticPlace.model, 1e-3
+    group, algorithm, critic = TrainerGroup(config, tmp_path, f"critic{os.getpid()}"), algorithm_of(config), critic_of(config)
+    await group.loaded()
+    digest = (await group.export_weights(1)).digest
+    batch = make_groups(0)
+
+    async def ask(samples: list[Sample]) -> list[dict[str, Any]]:
+        update = await group.hand_over(algorithm, samples, version=0, has_advantages=False)
+        return await group.read(update, await group.forward(update, algorithm.needs_before))
+
+    async def learn(step: int) -> dict[str, float]:
+        lesson = await lesson_of(config, algorithm, Batch(groups=batch), step, ask)
+        updates = await hand_over(config, algorithm, group, lesson, step)
+        metrics, kept = await train_critic(config, critic, group, updates, step)
+        assert kept is updates
+        return metrics | lesson.metrics
+
+    first = await learn(0)
+    assert first["train/value_mean"] == 0.0 and first["train/critic_grad_norm"] > 0
+    await group.save(tmp_path / "trainer")
+    second = await learn(1)
+    assert second["train/value_mean"] != 0.0 and second["train/value_loss"] < first["train/value_loss"]
+    await group.load(tmp_path / "trainer")
+    again = await learn(1)
+    assert {name: value for name, value in again.items() if "seconds" not in name} == {
+        name: value for name, value in second.items() if "seconds" not in name
+    }
+    assert (await group.export_weights(2)).digest == digest, "only the policy is exported, and it has not learned"
+    await group.stop()
 
 
 @pytest.mark.asyncio(loop_scope="module")

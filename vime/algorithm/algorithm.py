@@ -28,17 +28,19 @@ Metrics = dict[str, "torch.Tensor"]
 
 
 class Weights(Enum):
-    """Weights of the trainer: the present ones, those that the run began with, or a running average of them."""
+    """Weights of the trainer: the present ones, those that the run began with, a running average of them, or the critic's."""
 
     present = "present"
     first = "first"
     average = "average"
+    critic = "critic"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forward:
     """A column that the trainer computes before the first update of a batch: logprobs of the trained tokens under some weights.
 
+    The critic's weights answer with the values of the states in which the tokens were sampled.
     Example: `Forward(column="reference", weights=Weights.first)`.
     """
 
@@ -60,6 +62,7 @@ class Forward:
 
 OLD = Forward(column="old")
 REFERENCE = Forward(column="reference", weights=Weights.first)
+VALUE = Forward(column="value", weights=Weights.critic)
 
 
 def average(decay: float) -> Forward:
@@ -103,6 +106,9 @@ class Tokens:
     top: "torch.Tensor | None" = None
     """Logprobs of the sampler's likeliest tokens (the column `top_ids`), [N, K]; those of ids below 0 mean nothing, and must not
     have a gradient. None unless the algorithm `reads_top`, or tokens were cut."""
+    values: "torch.Tensor | None" = None
+    """Values of the states in which the tokens were sampled, with gradients, where the model has a value head; beside those of a
+    critic with a model of its own, logprobs are the sampler's, and there is no entropy."""
 
     def __getitem__(self, name: str) -> "torch.Tensor":
         return self.columns[name]
@@ -146,6 +152,11 @@ class Algorithm:
     """True if `loss` reads the sampler's likeliest tokens: the columns `top_ids` and `top_logprobs`, and `Tokens.top`."""
     is_supervised: bool = False
     """True if sequences are demonstrations: no model sampled them, so they have no logprobs to compare with."""
+
+    compares_groups: bool = True
+    """True if a group whose rewards are all equal teaches nothing."""
+    is_critic: bool = False
+    """True if its weights are the critic's, whose loss reads `tokens.values`."""
 
     def __init__(self, run: RunConfig) -> None:
         self.run, self.config = run, run.algorithm

@@ -57,8 +57,9 @@ def build_updates(
         "train/num_rollouts": float(len(rollouts)),
         "train/num_samples_masked": float(num_samples - sum(map(len, weighed))),
         "train/num_samples_left_out": float(sum(map(len, weighed)) - sum(map(len, updates))),
-        "train/groups_without_signal_share": sum(not has_signal(g) for g in groups) / len(groups) if groups else 0.0,
     }
+    if algorithm.compares_groups:
+        metrics["train/groups_without_signal_share"] = sum(not has_signal(g) for g in groups) / len(groups) if groups else 0.0
     return updates, metrics | columns.metrics
 
 

@@ -3,11 +3,15 @@
 from typing import Any
 
 from vime.algorithm.algorithm import OBJECT, REFERENCE, Algorithm, Forward, Weights
+from vime.algorithm.critic import ActorCritic, Critic
 from vime.algorithm.policy_gradient import PolicyGradient
 from vime.algorithm.sft import Supervised
-from vime.config import AlgorithmName, RunConfig
+from vime.config import OWN_MODEL, AlgorithmName, CriticPlace, RunConfig
 from vime.errors import ConfigError, Problem
 from vime.hooks import import_remedy, load_hook
+
+COPIES = (Weights.first, Weights.average)
+"""Weights that are copies of the policy's."""
 
 
 def algorithm_of(run: RunConfig) -> Algorithm:
@@ -16,8 +20,15 @@ def algorithm_of(run: RunConfig) -> Algorithm:
     Raises `ConfigError` with key, value and remedy if the object cannot be imported, is not an algorithm, or takes other options.
     """
     if run.algorithm.object is None:
-        return Supervised(run) if run.algorithm.name is AlgorithmName.sft else PolicyGradient(run)
+        if run.algorithm.name is AlgorithmName.sft:
+            return Supervised(run)
+        return PolicyGradient(run) if run.algorithm.critic.place is CriticPlace.none else ActorCritic(run)
     return own_class(run.algorithm.object)(run)
+
+
+def critic_of(run: RunConfig) -> Critic | None:
+    """The objective of the critic's weights; None if a run has no such weights beside the policy's."""
+    return Critic(run) if run.algorithm.critic.place in OWN_MODEL else None
 
 
 def own_class(path: str) -> type[Algorithm]:
@@ -33,12 +44,12 @@ def own_class(path: str) -> type[Algorithm]:
 
 
 def second_weights(run: RunConfig) -> list[Forward]:
-    """Weights that the trainer of a run keeps beside its own, each as the need that they answer.
+    """Copies that the trainer of a run keeps beside its own weights, each as the need that they answer.
 
     Without an object of the user nothing is imported.
     """
     config = run.algorithm
     if config.object is None:
         return [REFERENCE.weights_only] if config.kl_coefficient and config.name is not AlgorithmName.sft else []
-    found = {need.weights_only: need for need in algorithm_of(run).needs if need.weights is not Weights.present}
+    found = {need.weights_only: need for need in algorithm_of(run).needs if need.weights in COPIES}
     return list(found)

@@ -7,6 +7,8 @@ from vime.config import (
     Baseline,
     Comparison,
     CorrectionMode,
+    CriticConfig,
+    CriticPlace,
     Normalization,
     RatioLevel,
     Surrogate,
@@ -25,6 +27,13 @@ DIVISORS = {
 }
 
 
+PLACES = {
+    CriticPlace.model: "a second model",
+    CriticPlace.frozen_attention: "a second model with frozen attention",
+    CriticPlace.trunk: "a head on the policy",
+}
+
+
 def describe(config: AlgorithmConfig) -> str:
     """The advantage, the ratio and its clipping, the average, the KL term and the correction in words.
 
@@ -35,7 +44,7 @@ def describe(config: AlgorithmConfig) -> str:
         return f"{config.object}" + (f" with {options}" if options else "")
     if config.name is AlgorithmName.sft:
         return "negative log-likelihood of demonstrations"
-    advantage = BASELINES[config.baseline]
+    advantage = BASELINES[config.baseline] if config.critic.place is CriticPlace.none else describe_critic(config.critic)
     advantage += " by seat" if config.comparison is Comparison.seat else ""
     advantage += f" ({', '.join(config.nested_seats)} within the rollout)" if config.nested_seats else ""
     advantage += DIVISORS[config.normalization]
@@ -56,6 +65,27 @@ def describe(config: AlgorithmConfig) -> str:
     return "; ".join(parts)
 
 
+def describe_critic(critic: CriticConfig) -> str:
+    """The estimate of advantages and the weights of the critic.
+
+    Example: `reward by GAE (lambda 1) on the values of a second model, lr 1e-05`.
+    """
+    decay = f"{critic.gae_lambda:g}" if critic.adaptive_alpha is None else f"1 - 1/({critic.adaptive_alpha:g} length)"
+    own = "" if critic.return_lambda is None else f", of returns {critic.return_lambda:g}"
+    discount = "" if critic.discount == 1 else f", discount {critic.discount:g}"
+    on = f"reward by GAE (lambda {decay}{own}{discount}) on the values of {PLACES[critic.place]}"
+    if critic.place is CriticPlace.trunk:
+        part = f"{critic.gradient_scale:g} of its gradient" if critic.gradient_scale else "none of its gradient"
+        return f"{on}, which gets {part}" + _clip(critic)
+    times = f", {critic.num_epochs_per_batch} passes a batch" if critic.num_epochs_per_batch > 1 else ""
+    first = f", alone for {critic.warmup_steps} steps" if critic.warmup_steps else ""
+    return f"{on}, lr {critic.lr:g}{times}{first}" + _clip(critic)
+
+
+def _clip(critic: CriticConfig) -> str:
+    return "" if critic.value_clip is None else f", values clipped at {critic.value_clip:g}"
+
+
 def describe_ratio(config: AlgorithmConfig) -> str:
     """The importance ratio and what bounds it. Example: `clipped token ratio 0.8 … 1.2`."""
     ratio = "sequence ratio" if config.ratio is RatioLevel.sequence else "token ratio"
@@ -63,6 +93,8 @@ def describe_ratio(config: AlgorithmConfig) -> str:
     most = f"{config.max_divergence:g}"
     if config.surrogate is Surrogate.sapo:
         return f"{ratio} through a sigmoid gate, temperatures {config.tau_positive:g} and {config.tau_negative:g}"
+    if config.surrogate is Surrogate.masked:
+        return f"{ratio}, masked outside {bounds}"
     if config.surrogate is Surrogate.gmpo:
         return f"geometric mean of token ratios clipped to {bounds}"
     if config.surrogate is Surrogate.ipo:

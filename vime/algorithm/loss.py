@@ -45,6 +45,8 @@ def policy_loss(
     ratio_N = torch.exp(log_ratio_N.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
     if config.surrogate is Surrogate.cispo:
         loss_N, metrics = _cispo(config, ratio_N, logprobs_N, advantages)
+    elif config.surrogate is Surrogate.masked:
+        loss_N, metrics = _masked_by_ratio(config, ratio_N, advantages)
     elif config.surrogate is Surrogate.sapo:
         loss_N, metrics = _sapo(config, ratio_N, advantages, keep_N)
     elif config.surrogate is Surrogate.gmpo:
@@ -80,6 +82,12 @@ def _clipped(config: AlgorithmConfig, ratio_N: torch.Tensor, advantages_N: torch
         loss_N = torch.where(beyond_N, bound_N, loss_N)
         metrics["train/dual_clip_fraction"] = beyond_N.sum()
     return loss_N, metrics
+
+
+def _masked_by_ratio(config: AlgorithmConfig, ratio_N: torch.Tensor, advantages_N: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+    """-r A where 1 - clip_low ≤ r ≤ 1 + clip_high, otherwise 0, whatever the sign of A (SAO, arXiv 2607.07508, section 3.1)."""
+    beyond_N = (ratio_N < 1 - config.clip_low) | (ratio_N > 1 + config.clip_high)
+    return torch.where(beyond_N, 0.0, -ratio_N * advantages_N), {"train/clip_fraction": beyond_N.sum()}
 
 
 def _cispo(

@@ -16,7 +16,7 @@ import numpy as np
 
 from vime.algorithm.advantage import Advantages, group_advantages
 from vime.algorithm.algorithm import OLD, REFERENCE, Algorithm, Columns, Forward, Loss, Tokens
-from vime.config import CorrectionMode, Credit, KLPlace, OldLogprobs, RunConfig
+from vime.config import Baseline, CorrectionMode, Credit, KLPlace, OldLogprobs, RunConfig
 from vime.errors import HookError
 from vime.hooks import load_hook, load_named
 from vime.types import Group, Sample
@@ -40,6 +40,11 @@ class PolicyGradient(Algorithm):
     def load(self, state: dict[str, Any]) -> None:
         """Goes on with the running baselines of a checkpoint."""
         self._running = dict(state.get("running", {}))
+
+    @property
+    def compares_groups(self) -> bool:  # type: ignore[override]
+        """False with a running baseline."""
+        return self.config.baseline is not Baseline.running
 
     @property
     def source(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from vime.config.agent import DataConfig, DatasetConfig, MethodConfig, ModelConfig, SessionConfig
 from vime.config.choices import (
+    OWN_MODEL,
     PROBABILITY_MASKS,
     TRY,
     Aggregation,
@@ -22,6 +23,7 @@ from vime.config.choices import (
     CorrectionMode,
     CpuProducts,
     Credit,
+    CriticPlace,
     Family,
     KLEstimator,
     KLPlace,
@@ -62,12 +64,14 @@ from vime.config.infrastructure import (
     SandboxConfig,
     WorkspaceConfig,
 )
-from vime.config.learning import AlgorithmConfig, CorrectionConfig, LoraConfig, TrainerConfig
+from vime.config.learning import AlgorithmConfig, CorrectionConfig, CriticConfig, LoraConfig, TrainerConfig
 from vime.config.measurement import EvaluationConfig, LoggerConfig, TrialConfig
 from vime.config.ranges import Natural
 
 __all__ = [
     "ACTOR",
+    "CRITIC",
+    "OWN_MODEL",
     "PROBABILITY_MASKS",
     "TRY",
     "Aggregation",
@@ -85,6 +89,8 @@ __all__ = [
     "CorrectionMode",
     "CpuProducts",
     "Credit",
+    "CriticConfig",
+    "CriticPlace",
     "DataConfig",
     "DatasetConfig",
     "EvaluationConfig",
@@ -192,6 +198,8 @@ class RunConfig:
 
 ACTOR = "actor"
 """The name of the trained policy where there is one."""
+CRITIC = "critic"
+"""The name of the weights of a critic with a model of its own (`algorithm.critic`)."""
 
 
 def policies(config: RunConfig) -> dict[str, RunConfig]:

@@ -52,6 +52,8 @@ class AlgorithmName(Enum):
     maxrl = "maxrl"
     score_centering = "score_centering"
     rae = "rae"
+    ppo = "ppo"
+    sao = "sao"
     reinforce_plus_plus = "reinforce_plus_plus"
     reinforce_plus_plus_baseline = "reinforce_plus_plus_baseline"
     sft = "sft"
@@ -94,6 +96,8 @@ class Surrogate(Enum):
 
     clipped = "clipped"
     """PPO's objective: a ratio beyond the clip range in the direction of its advantage has no gradient."""
+    masked = "masked"
+    """The ratio, masked beyond the clip range whatever the sign of the advantage, so that such a token has no gradient."""
     cispo = "cispo"
     """The clipped ratio as a weight of the logprob, which masks no gradient."""
     sapo = "sapo"
@@ -110,6 +114,23 @@ class Surrogate(Enum):
 
 PROBABILITY_MASKS = (Surrogate.ipo, Surrogate.dppo_tv, Surrogate.dppo_kl)
 """Surrogates that compare the trainer's probability of a token with the sampler's."""
+
+
+class CriticPlace(Enum):
+    """The weights that compute the values: none, a second model in the trainer, or a head on the policy itself."""
+
+    none = "none"
+    """No critic: advantages compare the rollouts of a group."""
+    model = "model"
+    """A second model that starts with the policy's weights, with a value head in place of the language model's."""
+    frozen_attention = "frozen_attention"
+    """The same model, whose attention keeps its first weights (SAO)."""
+    trunk = "trunk"
+    """A second head on the policy, whose layers get `gradient_scale` of the head's gradient."""
+
+
+OWN_MODEL = (CriticPlace.model, CriticPlace.frozen_attention)
+"""Places of a critic that has a model, an optimizer and a learning rate of its own."""
 
 
 class Credit(Enum):

@@ -12,6 +12,7 @@ from vime.config.choices import (
     CorrectionLevel,
     CorrectionMode,
     CpuProducts,
+    CriticPlace,
     KLEstimator,
     KLPlace,
     LoraInit,
@@ -49,6 +50,38 @@ class CorrectionConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class CriticConfig:
+    """Values of the states in which tokens were sampled, and the advantages that are computed from them (GAE, arXiv 1506.02438).
+
+    With a critic a single rollout per prompt suffices (`rollout.num_samples_per_prompt=1`): nothing is compared within a group.
+    """
+
+    place: CriticPlace = CriticPlace.none
+    """The weights that compute the values."""
+    discount: Share = 1.0
+    """Factor of the reward per sampled token (gamma)."""
+    gae_lambda: Share = 1.0
+    """Lambda of the advantages: 1 compares the whole return with the value, 0 only the next value."""
+    adaptive_alpha: Positive | None = None
+    """Lambda by the length of a rollout in place of `gae_lambda`: 1 - 1 / (alpha · sampled tokens), at least 0 (arXiv 2504.05118,
+    equation 4); null turns it off."""
+    return_lambda: Share | None = None
+    """Lambda of the returns that the values are to predict; null takes that of the advantages."""
+    value_clip: Positive | None = None
+    """Largest distance of a value from that before the batch, beyond which it has no gradient; null turns the bound off."""
+    warmup_steps: Natural = 0
+    """First steps of the run in which the critic learns and the policy stays as it is."""
+    lr: Positive = 1e-5
+    """Learning rate of a critic with a model of its own; schedule, warm-up and Adam's numbers are the trainer's."""
+    num_epochs_per_batch: Count = 1
+    """Passes of a critic with a model of its own over one batch, each with all its optimizer steps."""
+    coefficient: Positive = 0.5
+    """Weight of the values' error beside the policy's loss, where both are heads of one model (`place=trunk`)."""
+    gradient_scale: Share = 0.0
+    """Part of the gradient of the values' error that reaches the policy's layers (`place=trunk`); 0 stops it at the head."""
+
+
+@dataclass(kw_only=True, slots=True)
 class AlgorithmConfig:
     """The training objective. The defaults are those of `algorithm=grpo`."""
 
@@ -76,8 +109,8 @@ class AlgorithmConfig:
     ratio: RatioLevel = RatioLevel.token
     """The unit of the importance ratio: each token or each sequence."""
     surrogate: Surrogate = Surrogate.clipped
-    """Use of the importance ratio in the loss: PPO's clip range, CISPO's clipped weight, SAPO's gate, GMPO's geometric mean of
-    clipped ratios, or the masks of IPO and DPPO by the probabilities of trainer and sampler."""
+    """Use of the importance ratio in the loss: PPO's clip range, SAO's mask by the ratio, CISPO's clipped weight, SAPO's gate,
+    GMPO's geometric mean of clipped ratios, or the masks of IPO and DPPO by the probabilities of trainer and sampler."""
     score_centering: bool = False
     """Subtracts from the score of each token its mean under the sampler, which the sampler's likeliest tokens give (arXiv
     2609.20807). It takes the weights of `surrogate=cispo`, and needs `rollout.num_logprobs`."""
@@ -114,6 +147,8 @@ class AlgorithmConfig:
     """Source of the log-probabilities in the denominator of the importance ratio."""
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     """Importance weights between engine and trainer."""
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    """Values of tokens, in place of the rewards of the other rollouts of a group."""
     object: str | None = None
     """Class of an algorithm of your own, by dotted path or `file.py:Class` (`vime/algorithm/README.md`); null means the built-in
     one, which the options above describe."""

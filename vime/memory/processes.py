@@ -7,6 +7,8 @@ and E expert-parallel sizes:
 - weights of a trainer rank: `b·R` with `R = (P - X)/(T·S) + X/(E·S)`; gradients: `4·R` (float32); optimizer
   (float32 copy and two moments): `12·(P - X)/(T·S·D·C) + 12·X/(S·T·D·C)`, because it is divided over copies; a reference model
   for the KL takes `b·R` of host memory, with or without GPUs;
+- a critic with a model of its own takes weights, gradients and optimizer like the policy's, without the head over the vocabulary,
+  and with `frozen_attention` neither gradients nor optimizer of attention;
 - activations: what the forward pass keeps for the backward pass, and what comes and goes on top (`vime.memory.activations`);
 - host memory of a rank on GPUs that it shares with servers, page-locked: what it keeps there while they work, `b·R` and the
   optimizer; and `b·R` for the reference;
@@ -22,10 +24,17 @@ from vime.algorithm.algorithm import Weights
 from vime.algorithm.choice import second_weights
 from vime.cluster.layout import num_copies, num_expert_copies
 from vime.cluster.placement import memory_share, server_places, takes_turns
-from vime.config import AlgorithmName, RunConfig, ServedModelConfig, policies
+from vime.config import OWN_MODEL, AlgorithmName, RunConfig, ServedModelConfig, policies
 from vime.machine import memory_bytes
 from vime.memory.activations import activation_bytes, working_bytes
-from vime.model.size import BYTES, ROW_PARALLEL, adapted_shapes, num_expert_parameters, num_parameters
+from vime.model.size import (
+    BYTES,
+    ROW_PARALLEL,
+    adapted_shapes,
+    num_critic_parameters,
+    num_expert_parameters,
+    num_parameters,
+)
 
 GIB = 2**30
 TRAINER_RESERVE = 3.0 * GIB
@@ -52,8 +61,30 @@ def trainer_memory(config: RunConfig) -> dict[str, float]:
         "gradients": (others + experts) * 4,
         "optimizer": 12 * (others / num_copies(trainer) + experts / num_expert_copies(trainer)),
         "reference": second,  # and running averages
+        "critic": sum(critic_memory(config).values()),
         "activations": activation_bytes(config),
         "working memory": working_bytes(config),
+    }
+
+
+def critic_memory(config: RunConfig) -> dict[str, float]:
+    """Bytes of the critic's model on one trainer rank: its weights, gradients and optimizer; 0 without a model of its own.
+
+    Its activations are not held at the same time as the policy's.
+    """
+    model, trainer, place = config.model, config.trainer, config.algorithm.critic.place
+    if place not in OWN_MODEL:
+        return {}
+    whole, trained = num_critic_parameters(model, place)
+    in_experts = num_expert_parameters(model)
+    stages, tensor = trainer.pipeline_parallel_size, trainer.tensor_parallel_size
+    experts = in_experts / (trainer.expert_parallel_size * stages)
+    others, learning = (number - in_experts for number in (whole, trained))
+    others, learning = others / (tensor * stages), learning / (tensor * stages)
+    return {
+        "weights": (others + experts) * BYTES[trainer.precision],
+        "gradients": (learning + experts) * 4,
+        "optimizer": 12 * (learning / num_copies(trainer) + experts / num_expert_copies(trainer)),
     }
 
 
@@ -72,6 +103,8 @@ def host_memory(config: RunConfig) -> dict[str, float]:
         return {}
     rank = trainer_memory(config)
     kept = {"weights": rank["weights"], "optimizer": rank["optimizer"]} if takes_turns(config) else {}
+    if kept and (critic := critic_memory(config)):
+        kept["critic"] = critic["weights"] + critic["optimizer"]
     second = second_weight_bytes(config, rank["gradients"] / 4)
     return kept | ({"reference": second} if second else {})
 

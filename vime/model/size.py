@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from vime.config import LoraTarget, ModelConfig, Precision, TrainerConfig
+from vime.config import CriticPlace, LoraTarget, ModelConfig, Precision, TrainerConfig
 from vime.model.families import family_of
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
@@ -17,25 +17,39 @@ to the gradient of the head's weight once, and with small chunks this takes long
 
 def num_parameters(model: ModelConfig) -> int:
     """All parameters: embeddings, and per layer attention, feed-forward (or all experts and their router) and norms."""
-    hidden, width = model.hidden_size, model.head_dim
-    queries, keys = model.num_attention_heads * width, model.num_key_value_heads * width
-    attention = hidden * (queries + 2 * keys) + queries * hidden
-    family = family_of(model.family)
-    if family.qkv_bias:
-        attention += queries + 2 * keys
-    if family.qk_norm:
-        attention += 2 * width
+    hidden, family = model.hidden_size, family_of(model.family)
     if model.num_experts:
         feed_forward = model.num_experts * (3 * hidden * model.moe_intermediate_size + hidden)
     else:
         feed_forward = 3 * hidden * model.intermediate_size
     embeddings = hidden * model.vocab_size * (1 if model.tie_word_embeddings else 2)
-    return embeddings + model.num_layers * (attention + feed_forward + family.norms_per_layer * hidden) + hidden
+    layers = model.num_layers * (feed_forward + family.norms_per_layer * hidden)
+    return embeddings + num_attention_parameters(model) + layers + hidden
 
 
 def num_expert_parameters(model: ModelConfig) -> int:
     """Number of parameters in experts, without routers."""
     return model.num_layers * model.num_experts * 3 * model.hidden_size * model.moe_intermediate_size
+
+
+def num_attention_parameters(model: ModelConfig) -> int:
+    """Number of parameters of attention, which `algorithm.critic.place=frozen_attention` does not train."""
+    hidden, width, family = model.hidden_size, model.head_dim, family_of(model.family)
+    queries, keys = model.num_attention_heads * width, model.num_key_value_heads * width
+    biases = queries + 2 * keys if family.qkv_bias else 0
+    norms = 2 * width if family.qk_norm else 0
+    return model.num_layers * (2 * hidden * (queries + keys) + biases + norms)
+
+
+def num_critic_parameters(model: ModelConfig, place: CriticPlace) -> tuple[int, int]:
+    """Parameters that a critic adds, all and those that are trained: a value head, or a model that has no other."""
+    if place is CriticPlace.none:
+        return 0, 0
+    if place is CriticPlace.trunk:
+        return model.hidden_size, model.hidden_size
+    head = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
+    whole = num_parameters(model) - head + model.hidden_size
+    return whole, whole - (num_attention_parameters(model) if place is CriticPlace.frozen_attention else 0)
 
 
 def adapted_shapes(model: ModelConfig, targets: Iterable[LoraTarget]) -> dict[LoraTarget, tuple[int, int]]:
@@ -61,9 +75,9 @@ def num_trained_parameters(model: ModelConfig, trainer: TrainerConfig) -> int:
     return model.num_layers * trainer.lora.rank * sum(map(sum, adapted_shapes(model, trainer.lora.targets).values()))
 
 
-def checkpoint_bytes(model: ModelConfig, trainer: TrainerConfig) -> int:
-    """Bytes of one checkpoint of a run: the trained weights in float32 and their two moments."""
-    return num_trained_parameters(model, trainer) * 12
+def checkpoint_bytes(model: ModelConfig, trainer: TrainerConfig, critic: CriticPlace = CriticPlace.none) -> int:
+    """Bytes of one checkpoint of a run: the trained weights in float32 and their two moments, those of a critic too."""
+    return (num_trained_parameters(model, trainer) + num_critic_parameters(model, critic)[1]) * 12
 
 
 def kv_bytes_per_token(model: ModelConfig, precision: Precision) -> int:

@@ -12,6 +12,7 @@ from vime.config import TRY, Mode, RunConfig, TrialEngine
 from vime.errors import ConfigError, Problem, written
 from vime.preflight.rules import (
     batch_sizes,
+    critic,
     cuda,
     data,
     deterministic,
@@ -48,6 +49,8 @@ RULES: tuple[Rule, ...] = (
     objective.combinations,
     objective.unread_numbers,
     objective.staleness,
+    critic.combinations,
+    critic.unread,
     batch_sizes.updates,
     rollout_settings.partial,
     rollout_settings.compared,

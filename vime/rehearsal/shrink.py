@@ -60,6 +60,9 @@ def shrink(config: RunConfig) -> Shrunk:
         )
     small.cluster = ClusterConfig()
     small.trainer = _trainer(config.trainer)
+    critic = config.algorithm.critic
+    alone = min(critic.warmup_steps, small.trainer.num_steps - 1)  # the policy takes a step too
+    small.algorithm = replace(config.algorithm, critic=replace(critic, warmup_steps=alone))
     small.rollout = _rollout(config.rollout)
     small.evaluation = _evaluation(config.evaluation, least=NUM_RUNS_ALONE if config.mode is Mode.eval else 1)
     small.serving = replace(config.serving, models=_served(config, shrunk, has_own=has_own))

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from vime.errors import CheckpointError
 from vime.files.folders import put_in_place, sync, writing_place
 from vime.model.architecture import Architecture, read_architecture
-from vime.trainer import lora, names
+from vime.trainer import lora, names, value_head
 from vime.trainer.model import Chunks
 from vime.trainer.parallel import device
 from vime.weights.export import write_adapter
@@ -165,7 +165,7 @@ def _mapped(model: Chunks, *, expert_rank: int, adapters: bool) -> Iterator[tupl
     for part in model.parts:
         layer_offset = get_transformer_layer_offset(model.config, part.vp_stage)
         for name, parameter in part.named_parameters():
-            if (names.ADAPTER.fullmatch(name) is not None) is not adapters:
+            if (names.ADAPTER.fullmatch(name) is not None) is not adapters or name.startswith(value_head.NAME):
                 continue
             found = names.mapping(name, part.family, layer_offset=layer_offset, expert_offset=expert_rank * num_experts)
             yield found, parameter

@@ -26,9 +26,10 @@ from megatron.core.optimizer import clip_grads
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from vime.algorithm.algorithm import Algorithm, Forward, Weights
-from vime.algorithm.choice import algorithm_of, second_weights
-from vime.config import AlgorithmConfig, BadUpdate, RunConfig
-from vime.errors import ConfigError, TrainingError
+from vime.algorithm.choice import algorithm_of, critic_of, second_weights
+from vime.algorithm.critic import Critic
+from vime.config import AlgorithmConfig, BadUpdate, CriticPlace, RunConfig
+from vime.errors import CheckpointError, ConfigError, TrainingError
 from vime.model import adapter_folder
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.model.tokenizer import tokenizer_problems
@@ -40,6 +41,7 @@ from vime.trainer.offload import Offload
 from vime.trainer.pending_save import PendingSave
 from vime.trainer.second_weights import SecondWeights
 from vime.trainer.shard import PackedUpdate, RowShare, Shard
+from vime.trainer.value_head import freeze_attention
 from vime.types import Integers, Sample
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,11 @@ OPTIONS = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip_grad")
 """Parameters of an optimizer step; those that are not given are the configuration's."""
 EPSILON = 1e-8
 """Adam's epsilon, where it is not given."""
+
+
+def critic_folder(folder: Path) -> Path:
+    """The folder of the critic's checkpoint beside that of the policy."""
+    return folder.with_name(f"{folder.name}_critic")
 
 
 def _norm(_: int, __: torch.Tensor, tensors: list[list[torch.Tensor]], *___: Any) -> tuple[torch.Tensor, None]:
@@ -63,9 +70,10 @@ clip_grads.l2_norm_impl = _norm
 class Engine:
     """The trained model on this rank, loaded from `config.model.checkpoint`; process groups exist already."""
 
-    def __init__(self, config: RunConfig, *, beside: "Engine | None" = None) -> None:
-        """With an engine `beside`, its model is shared, and adapters are all that is new."""
+    def __init__(self, config: RunConfig, *, beside: "Engine | None" = None, critic: Critic | None = None) -> None:
+        """With an engine `beside`, its model is shared, and adapters are all that is new; with a `critic` it is the critic's."""
         self.config = config
+        self.algorithm: Algorithm = critic or algorithm_of(config)
         if beside is None:
             self._load_model(config)
         else:
@@ -74,10 +82,9 @@ class Engine:
         self._adapters = self._attach_adapters() if config.trainer.lora.rank else []
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
-        self.algorithm = algorithm_of(config)
         self.second = {
             need: SecondWeights(self.model.trained, decay=need.decay if need.weights is Weights.average else None)
-            for need in second_weights(config)
+            for need in ([] if self.algorithm.is_critic else second_weights(config))
         }
         """Weights beside the trained ones, by the need that they answer."""
         self._offload = Offload(self.wrapped, self.optimizer)
@@ -88,6 +95,9 @@ class Engine:
         self._skipped_in_a_row = 0
         self._forward_seconds = 0.0
         """Seconds spent on passes for columns since the last gradient."""
+        own = None if self.algorithm.is_critic else critic_of(config)
+        self.critic = type(self)(config, critic=own) if own is not None else None
+        """The engine of the critic's weights, where these are a model of their own; it is saved and offloaded with this one."""
 
     def _load_model(self, config: RunConfig) -> None:
         self.source = checkpoint_folder(config.model.checkpoint)
@@ -95,7 +105,11 @@ class Engine:
         check_shape(self.architecture, config.model)
         if problems := tokenizer_problems(self.source, key="model.checkpoint", value=config.model.checkpoint):
             raise ConfigError(problems)
-        self.model = build_model(self.architecture, config.trainer)
+        critic = config.algorithm.critic
+        has_values = self.algorithm.is_critic or critic.place is CriticPlace.trunk
+        self.model = build_model(self.architecture, config.trainer, critic if has_values else None)
+        if self.algorithm.is_critic and critic.place is CriticPlace.frozen_attention:
+            freeze_attention(self.model)
         bridge.load_hugging_face(self.model, self.architecture, self.source)
 
     def _attach_adapters(self) -> lora.Places:
@@ -130,11 +144,14 @@ class Engine:
         started, batches = time.monotonic(), self._micro_batches(shard, only_trained=True)
         found: dict[str, list[np.ndarray]] = {}
         for need in needs:
+            of_critic = need.weights is Weights.critic
             second = self.second.get(need.weights_only)
-            assert second is not None or need.weights is Weights.present, f"{need} is no need of the run's algorithm"
+            is_known = second is not None or of_critic or need.weights is Weights.present
+            assert is_known, f"{need} is no need of the run's algorithm"
+            wrapped = self.critic.wrapped if of_critic and self.critic is not None else self.wrapped
             with second.in_place() if second is not None else nullcontext():
                 how = {"temperature": self.algorithm.temperature, "is_cut": self.algorithm.is_cut}
-                values = passes.forward(self.wrapped, batches, **how)
+                values = passes.forward(wrapped, batches, values=of_critic, **how)
             if parallel_state.is_pipeline_last_stage():
                 found[need.column] = batches.by_block(values)
         self._forward_seconds += time.monotonic() - started
@@ -256,10 +273,14 @@ class Engine:
     def offload(self, *, weights: bool) -> None:
         """Frees the device memory of gradients and optimizer, and with `weights` also that of the weights."""
         self._offload.store(weights=weights)
+        if self.critic is not None:  # whose weights no server wants
+            self.critic.offload(weights=True)
 
     def onload(self) -> None:
         """Restores everything as it was before `offload`, except that gradients are zero."""
         self._offload.load()
+        if self.critic is not None:
+            self.critic.onload()
 
     def save_hugging_face(self, folder: Path) -> None:
         """Writes a checkpoint folder that transformers and vLLM load."""
@@ -281,16 +302,29 @@ class Engine:
         """Copies the state and starts to write it; see `vime.trainer.checkpoint.begin`. One save at a time."""
         assert self._pending is None, "begin_save before the last one was finished"
         self._pending = checkpoint.begin(folder, self.model, self.optimizer, self._run(), averages=self._averages())
+        if self.critic is None:
+            return
+        try:
+            self.critic.begin_save(critic_folder(folder))
+        except CheckpointError:  # on every rank; the policy's alone is no checkpoint
+            pending, self._pending = self._pending, None
+            pending.finish()
+            raise
 
     def is_saved(self) -> bool:
         """True once this rank has nothing more to write; no collective."""
-        return self._pending is None or self._pending.is_written()
+        is_written = self._pending is None or self._pending.is_written()
+        return is_written and (self.critic is None or self.critic.is_saved())
 
     def finish_save(self) -> None:
         """Waits for the files that `begin_save` started and makes the checkpoint complete. Raises `CheckpointError`."""
         pending, self._pending = self._pending, None
         assert pending is not None, "finish_save without begin_save"
-        pending.finish()
+        try:
+            pending.finish()
+        finally:  # both have begun
+            if self.critic is not None:
+                self.critic.finish_save()
 
     def save(self, folder: Path) -> None:
         """Writes an exact checkpoint, whole or not at all."""
@@ -299,10 +333,14 @@ class Engine:
 
     def load(self, folder: Path) -> None:
         """Restores an exact checkpoint of any layout; the reference stays the model that the run began with."""
+        if self.critic is not None:
+            self.critic.load(critic_folder(folder))
         checkpoint.load(folder, self.model, self.optimizer, self._run(), averages=self._averages())
 
     def _run(self) -> dict[str, Any]:
-        return manifest.describe_run(self.architecture, self.config.trainer, base=self.source)
+        place = self.config.algorithm.critic.place
+        critic = place if self.algorithm.is_critic or place is CriticPlace.trunk else None
+        return manifest.describe_run(self.architecture, self.config.trainer, base=self.source, critic=critic)
 
     def _averages(self) -> dict[str, list[torch.Tensor]]:
         """Running averages of the weights by a name for checkpoints, parameter by parameter."""

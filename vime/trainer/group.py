@@ -138,9 +138,9 @@ class TrainerGroup:
         await self._results("init", [rank.init.remote(addresses[0]) for rank in self._started])
 
     def of(self, name: str) -> "TrainerGroup":
-        """The same ranks, for the verbs of the adapter of this name."""
+        """The same ranks, for the verbs of the adapter of this name, or of the critic's weights (`CRITIC`)."""
         view = copy(self)
-        view._config, view._of = self._configs[name], name
+        view._config, view._of = self._configs.get(name, self._config), name
         return view
 
     async def hand_over(

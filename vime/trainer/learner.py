@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from vime.algorithm.choice import algorithm_of
+from vime.algorithm.choice import algorithm_of, critic_of
 from vime.config import RunConfig
 from vime.files.folders import tidy
 from vime.run_checkpoints import CHECKPOINTS, Checkpoints
@@ -23,7 +23,7 @@ class Learner:
 
     def __init__(self, config: RunConfig, run_dir: Path, trainer: TrainerGroup, *, warn: Callable[[str], None]) -> None:
         tidy(run_dir)
-        self.algorithm, self.trainer = algorithm_of(config), trainer
+        self.algorithm, self.critic, self.trainer = algorithm_of(config), critic_of(config), trainer
         self.checkpoints = Checkpoints(run_dir / CHECKPOINTS, config.trainer, trainer, warn=warn)
 
     def training(self) -> AbstractAsyncContextManager[TrainerGroup]:

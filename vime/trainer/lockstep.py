@@ -15,6 +15,7 @@ from megatron.core import parallel_state
 
 from vime.algorithm.algorithm import Algorithm
 from vime.algorithm.choice import algorithm_of
+from vime.algorithm.critic import Critic
 from vime.algorithm.policy_gradient import PolicyGradient
 from vime.config import RolloutDetail
 from vime.trainer import metrics
@@ -27,15 +28,16 @@ from vime.types import Sample
 class LockstepEngine(Engine):
     """An engine that trains on whole batches. All ranks get the same sequences, with the advantages of their rollouts."""
 
-    def __init__(self, config: Any, *, beside: Engine | None = None) -> None:
-        super().__init__(config, beside=beside)
+    def __init__(self, config: Any, *, beside: Engine | None = None, critic: Critic | None = None) -> None:
+        super().__init__(config, beside=beside, critic=critic)
         self._trained: list[tuple[PackedUpdate, Any]] = []
         self.before_step: Callable[[], Any] = lambda: None
         """Called between the gradient of an update and its step."""
 
     def train(self, updates: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:
         """Trains on a batch as `vime.loop` does; returns its metrics."""
-        algorithm, num_epochs = algorithm_of(self.config), self.config.trainer.num_epochs_per_batch
+        algorithm = self.algorithm if self.algorithm.is_critic else algorithm_of(self.config)
+        num_epochs = self.config.trainer.num_epochs_per_batch
         samples, found = self._finished(algorithm, [list(update) for update in updates if update], step)
         packed = [PackedUpdate.of(self.config, algorithm, update, version=step) for update in samples]
         self._trained = []
@@ -74,13 +76,14 @@ class LockstepEngine(Engine):
     def _finished(
         self, algorithm: Algorithm, updates: list[list[Sample]], step: int
     ) -> tuple[list[list[Sample]], dict[str, float]]:
-        """The sequences with a policy gradient's penalty and whitening, which need all ranks' columns."""
+        """The sequences with a policy gradient's penalty and whitening, which need all ranks' columns; given ones stay."""
         if not isinstance(algorithm, PolicyGradient) or not updates:
             return updates, {}
-        if algorithm.needs_before:
+        needs = [need for need in algorithm.needs_before if need.column not in updates[0][0].columns]
+        if needs:
             for number, samples in enumerate(updates):
                 packed = PackedUpdate.of(self.config, algorithm, samples, version=step, has_advantages=False)
-                columns = self.forward(packed.shard(parallel_state.get_data_parallel_rank()), algorithm.needs_before)
+                columns = self.forward(packed.shard(parallel_state.get_data_parallel_rank()), needs)
                 known = self._by_sample(packed, columns)
                 updates[number] = [sample.with_columns(**found) for sample, found in zip(samples, known)]
         if not (algorithm.needs_before or algorithm.config.whitening):

@@ -10,22 +10,27 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from vime.config import LoraConfig, LoraTarget, TrainerConfig
+from vime.config import CriticPlace, LoraConfig, LoraTarget, TrainerConfig
 from vime.errors import CheckpointError
 from vime.model.adapter_folder import base_digest
 from vime.model.architecture import Architecture
 
 FILE = "manifest.json"
 FORMAT = 2
-LORA = "lora"
+LORA, CRITIC = "lora", "critic"
 ADVICE = "move this checkpoint away, and resume=true goes on from the one before"
 
 
-def describe_run(architecture: Architecture, trainer: TrainerConfig, *, base: Path) -> dict[str, Any]:
+def describe_run(
+    architecture: Architecture, trainer: TrainerConfig, *, base: Path, critic: CriticPlace | None = None
+) -> dict[str, Any]:
     """A checkpoint's description of the run that saved it; all but the layout must agree with the run that loads it.
 
-    `base` is the folder of the model that adapters belong to.
+    `base` is the folder of the model that adapters, or a critic's frozen attention, belong to; `critic` is given where the saved
+    weights have a value head.
     """
+    is_frozen = critic is CriticPlace.frozen_attention
+    described = critic and {"place": critic.value} | ({"base": base_digest(base)} if is_frozen else {})
     sizes = [field.name for field in fields(trainer) if field.name.endswith("_parallel_size")]
     return {
         "format": FORMAT,
@@ -33,6 +38,7 @@ def describe_run(architecture: Architecture, trainer: TrainerConfig, *, base: Pa
         "precision": trainer.precision.value,
         "layout": {name: getattr(trainer, name) for name in sizes},
         LORA: _describe_adapters(trainer.lora, base) if trainer.lora.rank else None,
+        CRITIC: described,
     }
 
 
@@ -85,8 +91,9 @@ def check_same_model(folder: Path, saved: dict[str, Any], run: dict[str, Any]) -
 
 def _compared(description: dict[str, Any]) -> dict[str, Any]:
     """The fields in which a checkpoint and the run that loads it must agree."""
-    adapters = {f"{LORA}.{name}": value for name, value in (description.get(LORA) or {}).items()}
-    return description["architecture"] | {"precision": description["precision"]} | adapters
+    parts = ((kind, description.get(kind) or {}) for kind in (LORA, CRITIC))
+    own = {f"{kind}.{name}": value for kind, part in parts for name, value in part.items()}
+    return description["architecture"] | {"precision": description["precision"]} | own
 
 
 def describe_file(path: Path) -> dict[str, Any]:

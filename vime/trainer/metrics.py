@@ -12,6 +12,10 @@ SECONDS = "train/seconds"
 TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens", SKIPPED, SECONDS)
 """Added over the updates of a batch; other metrics are averaged, maxima are maxima."""
 DIFFERENCE = "train/logprob_difference"
+COUNTS = ("train/num_tokens", "train/num_samples", "train/tokens_per_second", SECONDS, SKIPPED)
+"""Metrics of the amount of work, whichever weights learn from it."""
+CRITICS = ("train/grad_norm", "train/lr", SECONDS, SKIPPED)
+"""Metrics of updates that the critic has as well."""
 LOSS = ("/loss", "_loss")
 """Ends of the names of sums that are weighted already, and thereby means."""
 MAXIMUM = "_max"
@@ -82,6 +86,12 @@ def of_update(sums: dict[str, float], stepped: dict[str, float], shard: Shard) -
     if SKIPPED in stepped:
         return stepped | seconds
     return per_token(sums) | stepped | seconds | {SKIPPED: 0.0, "train/useful_token_share": shard.useful_token_share}
+
+
+def of_critic(found: dict[str, float]) -> dict[str, float]:
+    """The metrics of a batch of the critic's updates under names of their own: `train/value_…` and `train/critic_…`."""
+    own = {name: value for name, value in found.items() if name.startswith("train/value_")}
+    return own | {name.replace("train/", "train/critic_"): found[name] for name in CRITICS if name in found}
 
 
 def of_batch(updates: list[dict[str, float]], shards: Sequence[Shard], trainer: TrainerConfig) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
@@ -19,7 +20,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from vime.cluster.layout import num_copies
-from vime.config import TrainerConfig
+from vime.config import CriticConfig, CriticPlace, TrainerConfig
 from vime.model.architecture import Architecture
 from vime.model.families import ModelFamily
 from vime.trainer import names
@@ -31,6 +32,7 @@ from vime.trainer.norm import RMSNorm
 from vime.trainer.packed_sequences import PackedSequences, fill_rotary
 from vime.trainer.parallel import device
 from vime.trainer.rotary import attention_factor, local_frequencies, scale_rotary
+from vime.trainer.value_head import ValueHead
 
 HEAD_ROWS = 8192
 """Rows of the head that are converted at a time where logits are wanted in float32."""
@@ -42,6 +44,8 @@ class PackedModel(GPTModel):
     family: ModelFamily
     local_frequencies_D: torch.Tensor | None = None
     """Angle per position of each pair of channels in layers of local attention; None without such layers."""
+    value_head: ValueHead | None
+    """The head of values on the last pipeline stage, with a critic; a critic with a model of its own has no other head."""
 
     def _preprocess(self, *args: Any, packed_seq_params: Any = None, **kwargs: Any) -> Any:
         """The rotary angles are looked up once per micro-batch instead of in every layer."""
@@ -62,6 +66,12 @@ class PackedModel(GPTModel):
 
     def _postprocess(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         return hidden_states
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> Any:
+        """Megatron's description of the tensors; its own for language models wants a head over the vocabulary."""
+        if self.post_process and self.output_layer is None:
+            return super(LanguageModule, self).sharded_state_dict(prefix, sharded_offsets, metadata)
+        return super().sharded_state_dict(prefix, sharded_offsets, metadata)
 
     def logits(self, hidden: torch.Tensor, *, in_float32: bool = False) -> torch.Tensor:
         """This tensor-parallel rank's part of the logits, [..., vocabulary / TP], of hidden states.
@@ -148,15 +158,30 @@ def _block_spec(architecture: Architecture, config: TransformerConfig, vp_stage:
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)  # type: ignore[arg-type]
 
 
-def build_model(architecture: Architecture, trainer: TrainerConfig) -> Chunks:
-    """This rank's part of the model, with weights still to be loaded."""
+def build_model(architecture: Architecture, trainer: TrainerConfig, critic: CriticConfig | None = None) -> Chunks:
+    """This rank's part of the model, with weights still to be loaded; with a `critic` whose values it computes, a value head.
+
+    A critic with a model of its own has no other head.
+    """
     config = transformer_config(architecture, trainer)
     rounds = trainer.virtual_pipeline_parallel_size
-    chunks = [_build_chunk(architecture, config, number if rounds > 1 else None) for number in range(rounds)]
+    is_tied = architecture.tie_word_embeddings and (critic is None or critic.place is CriticPlace.trunk)
+    chunks = [_build_chunk(architecture, config, number if rounds > 1 else None, is_tied) for number in range(rounds)]
+    for chunk in chunks:
+        if critic is not None and chunk.post_process:
+            _add_value_head(chunk, critic)
     return Chunks(chunks).to(device=device(), dtype=config.params_dtype)
 
 
-def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage: int | None) -> PackedModel:
+def _add_value_head(model: PackedModel, critic: CriticConfig) -> None:
+    on_trunk = critic.place is CriticPlace.trunk
+    model.value_head = ValueHead(model.config.hidden_size, gradient_scale=critic.gradient_scale if on_trunk else 1.0)
+    if not on_trunk:
+        untyped: Any = model
+        untyped.output_layer = None
+
+
+def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage: int | None, is_tied: bool) -> PackedModel:
     model = PackedModel(
         config=config,
         transformer_layer_spec=_block_spec(architecture, config, vp_stage),  # type: ignore[arg-type]
@@ -164,12 +189,12 @@ def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage
         max_sequence_length=architecture.max_position_embeddings,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
-        share_embeddings_and_output_weights=architecture.tie_word_embeddings,
+        share_embeddings_and_output_weights=is_tied,
         position_embedding_type="rope",
         rotary_base=architecture.rope_theta,  # type: ignore[arg-type]
         vp_stage=vp_stage,
     )
-    model.family = architecture.of
+    model.family, model.value_head = architecture.of, None
     if architecture.rope_scaling:
         scale_rotary(model, architecture)
     if architecture.window:

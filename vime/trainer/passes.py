@@ -23,6 +23,7 @@ from vime.trainer.logprob import token_logprobs
 from vime.trainer.micro_batch import MicroBatch, MicroBatches
 from vime.trainer.model import PackedModel
 from vime.trainer.pipeline import schedule_arguments
+from vime.trainer.value_head import token_values
 
 
 @torch.no_grad()
@@ -33,10 +34,11 @@ def forward(
     temperature: float,
     is_cut: bool = False,
     float32_head: bool = False,
+    values: bool = False,
 ) -> list[torch.Tensor]:
-    """Logprobs [N] of each micro-batch under the current weights; empty except on the last pipeline stage.
+    """Logprobs [N] of each micro-batch, or the values, under the current weights; empty except on the last pipeline stage.
 
-    With `is_cut` they are those of the tokens that the sampler kept.
+    With `is_cut` the logprobs are those of the tokens that the sampler kept.
     """
     model = cast(PackedModel, wrapped[-1].module)
 
@@ -44,6 +46,8 @@ def forward(
         batch = next(batches)
 
         def collect(hidden: torch.Tensor, non_loss_data: bool = True) -> torch.Tensor:
+            if values:
+                return _values(model, hidden[:, 0], batch)
             how = {"temperature": temperature, "is_cut": is_cut, "float32_head": float32_head}
             return _distribution(model, hidden, batch, top_ids_NK=batch.columns["top_ids"] if is_cut else None, **how)[0][:, 0]
 
@@ -69,12 +73,17 @@ def forward_backward(
         batch = next(batches)
 
         def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Metrics]:
-            how = {"temperature": algorithm.temperature, "is_cut": algorithm.is_cut}
-            top_ids_NK = batch.columns["top_ids"] if algorithm.recorded else None
-            logprobs_NJ, entropy_N = _distribution(model, hidden, batch, top_ids_NK=top_ids_NK, **how)
+            values_N = None if model.value_head is None else _values(model, hidden[:, 0], batch)
+            if algorithm.is_critic:
+                logprobs_NJ = batch.columns["logprob"].unsqueeze(1)
+                entropy_N = torch.zeros_like(batch.columns["logprob"])
+            else:
+                how = {"temperature": algorithm.temperature, "is_cut": algorithm.is_cut}
+                top_ids_NK = batch.columns["top_ids"] if algorithm.recorded else None
+                logprobs_NJ, entropy_N = _distribution(model, hidden, batch, top_ids_NK=top_ids_NK, **how)
             if keep is not None:
                 keep(logprobs_NJ[:, 0].detach())
-            value, sums = micro_batch_loss(algorithm, batch, logprobs_NJ, entropy_N)
+            value, sums = micro_batch_loss(algorithm, batch, logprobs_NJ, entropy_N, values_N)
             return value, torch.tensor(len(logprobs_NJ), dtype=torch.int), sums
 
         return _hidden(chunk, batch), loss
@@ -101,7 +110,11 @@ def _distribution(
 
 
 def micro_batch_loss(
-    algorithm: Algorithm, batch: MicroBatch, logprobs_NJ: torch.Tensor, entropy_N: torch.Tensor
+    algorithm: Algorithm,
+    batch: MicroBatch,
+    logprobs_NJ: torch.Tensor,
+    entropy_N: torch.Tensor,
+    values_N: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Metrics]:
     """The weighted sum over tokens and terms, and metrics; see `vime.algorithm.algorithm.Metrics`."""
     logprobs_N = logprobs_NJ[:, 0]
@@ -112,17 +125,23 @@ def micro_batch_loss(
         sequences=batch.sequence_N,
         staleness=batch.staleness_N,
         columns=batch.columns,
+        values=values_N,
     )
     found = algorithm.loss(tokens)
     values = {name: (found.weights.get(name, tokens["weight"]) * term_N).sum() for name, term_N in found.terms.items()}
     loss, *others = values.values()
     for other in others:
         loss = loss + other
-    sums: Metrics = {"train/entropy": entropy_N.detach().sum()}
-    sums |= {} if algorithm.is_supervised else _difference(tokens)
+    sums: Metrics = {} if algorithm.is_critic else {"train/entropy": entropy_N.detach().sum()}
+    sums |= {} if algorithm.is_supervised or algorithm.is_critic else _difference(tokens)
     sums |= {f"train/{name}_loss": value.detach() for name, value in values.items()}
     sums |= {name: torch.as_tensor(value).detach() for name, value in found.metrics.items()}
     return loss, sums | {"train/loss": loss.detach(), "train/num_tokens": torch.ones_like(logprobs_N).sum()}
+
+
+def _values(model: PackedModel, hidden_TH: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
+    assert model.value_head is not None, "the values are a critic's"
+    return token_values(model.value_head, hidden_TH, batch.wanted, sequence_parallel=model.config.sequence_parallel)
 
 
 def _difference(tokens: Tokens) -> Metrics:

@@ -19,7 +19,7 @@ from vime.cluster.accelerators import CPU_BUILD, GPU_BUILD, why_no_device
 from vime.cluster.layout import world_size
 from vime.cluster.placement import sends_adapters, trainer_places, transport
 from vime.cluster.ports import LOOPBACK
-from vime.config import AlgorithmConfig, RunConfig
+from vime.config import CRITIC, AlgorithmConfig, RunConfig
 from vime.errors import ConfigError, Problem
 from vime.processes.output import send_output_to
 from vime.trainer.shard import Shard
@@ -92,7 +92,10 @@ class TrainerRank:
             num_neighbours=num_neighbours(self._config, self._rank),
         )
         for name, config in self._configs.items():
-            self._engines[name] = Engine(config, beside=next(iter(self._engines.values()), None))
+            engine = Engine(config, beside=next(iter(self._engines.values()), None))
+            self._engines[name] = engine
+            if engine.critic is not None:
+                self._engines[CRITIC] = engine.critic
         logger.info("trainer rank %d is ready (pid %d)", self._rank, os.getpid())
 
     def pid(self) -> int:

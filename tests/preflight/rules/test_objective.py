@@ -75,6 +75,7 @@ WRONG_WITH_NEW_SURROGATES: list[tuple[str, dict[str, Any]]] = [
     ("nested_seats", {"nested_seats": ["solver"]}),
     ("nested_seats", {"nested_seats": ["solver"], "comparison": Comparison.seat, **RUNNING}),
     ("comparison", {"comparison": Comparison.seat, "advantage": "mine.advantage"}),
+    ("comparison", RUNNING | {"comparison": Comparison.seat, "baseline": Baseline.none}),
     ("tau_positive", {"tau_positive": 2.0}),
     ("max_divergence", {"max_divergence": 0.3}),
     ("max_divergence", {"surrogate": Surrogate.sapo, "max_divergence": 0.3}),

@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import median
 
 from vime.cluster.layout import world_size
-from vime.config import AlgorithmName, Before, Mode, RunConfig
+from vime.config import OWN_MODEL, AlgorithmName, Before, Mode, RunConfig
 from vime.evaluation.conditions import TRAINED, num_item_runs, rows_of
 from vime.files.provenance import plain
 from vime.memory.activations import recomputes
@@ -15,11 +15,11 @@ from vime.report.run_directory import CONFIG, read_config
 from vime.report.settings import differences, flatten
 from vime.report.step_line import duration
 
-FORWARD_AND_BACKWARD = 6
-"""Floating-point operations for each parameter and token that is trained: 2 forward and 4 backward."""
+FORWARD, FORWARD_AND_BACKWARD = 2, 6
+"""Floating-point operations for each parameter and token: of a forward pass, and of one that is trained (4 are backward)."""
 RECOMPUTED = 2
 """Further operations, as many as in the forward pass, for activations that are computed a second time."""
-SPEED = ("trainer.", "rollout.", "serving.", "model.", "cluster.", "method.", "algorithm.name", "data.train")
+SPEED = ("trainer.", "rollout.", "serving.", "model.", "cluster.", "method.", "algorithm.name", "algorithm.critic.", "data.train")
 """Settings that change the time of a step; runs that differ in them are not used as a measure."""
 EACH = 1e14
 """Operations per second for which a time is shown without a measurement: 100 TFLOP/s, so that others follow by division."""
@@ -63,14 +63,19 @@ def before_training(config: RunConfig) -> list[str]:
 
 
 def step_flops(config: RunConfig) -> float:
-    """The most floating-point operations of one step's training, without attention: active parameters times tokens."""
+    """The most floating-point operations of one step's training, without attention: active parameters times tokens.
+
+    A critic with a model of its own adds a pass for the values, and its own passes with gradients.
+    """
     model = config.model
     experts = num_expert_parameters(model)
     active = num_parameters(model) - experts
     if model.num_experts:
         active += experts * model.num_experts_per_token // model.num_experts
     tokens = batch_bytes(config) / BYTES_PER_TOKEN
-    return float(active) * tokens * (FORWARD_AND_BACKWARD + RECOMPUTED * recomputes(config.trainer))
+    each, critic = FORWARD_AND_BACKWARD + RECOMPUTED * recomputes(config.trainer), config.algorithm.critic
+    passes = each if critic.place not in OWN_MODEL else each * (1 + critic.num_epochs_per_batch) + FORWARD
+    return float(active) * tokens * passes
 
 
 def measured_seconds(config: RunConfig) -> tuple[float, Path] | None:

@@ -15,6 +15,7 @@ def summary(config: RunConfig) -> list[str]:
     where = f"{cluster.num_nodes} × {cluster.gpus_per_node} GPUs" if cluster.gpus_per_node else "no GPU"
     how = "trainer and servers take turns" if cluster.colocated else "separate GPUs for trainer and servers"
     best = " and the best" if config.trainer.keep_best else ""
+    saved = checkpoint_bytes(model, config.trainer, config.algorithm.critic.place)
     lora, trained = config.trainer.lora, count(num_trained_parameters(model, config.trainer))
     adapters = f", adapters of rank {lora.rank} with {trained} are trained" if lora.rank else ""
     seed = f"seed {config.seed}" + (", repeatable on one machine (deterministic)" if config.deterministic else "")
@@ -30,7 +31,7 @@ def summary(config: RunConfig) -> list[str]:
         f"model {model.name} ({count(num_parameters(model))} parameters, {config.trainer.precision.value}{adapters}), "
         f"checkpoint {model.checkpoint or 'not given'}",
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",
-        f"folder {config.output_dir}, a checkpoint of {gib(checkpoint_bytes(model, config.trainer))} every "
+        f"folder {config.output_dir}, a checkpoint of {gib(saved)} every "
         f"{config.trainer.save_every} steps, {config.trainer.keep_checkpoints}{best} kept",
         *([f"weights reach the servers {weight_transfer(config)}"] if config.algorithm.name is not AlgorithmName.sft else []),
     ]

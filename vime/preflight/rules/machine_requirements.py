@@ -197,7 +197,7 @@ def disk(config: RunConfig) -> list[Problem]:
         return []
     folder = Path(config.output_dir or ".").absolute()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    one = checkpoint_bytes(config.model, config.trainer)
+    one = checkpoint_bytes(config.model, config.trainer, config.algorithm.critic.place)
     kept = config.trainer.keep_checkpoints + (config.trainer.keep_best is not None)
     needed, free = (kept + 1) * one, shutil.disk_usage(existing).free
     if free < GIB:

@@ -14,6 +14,7 @@ from vime.config import (
     Baseline,
     Comparison,
     CorrectionMode,
+    CriticPlace,
     KLPlace,
     Normalization,
     OldLogprobs,
@@ -33,6 +34,7 @@ WITHOUT_GROUP = (Baseline.running, Baseline.none)
 """Baselines that do not compare the rollouts of a group."""
 NUMBERS_OF: dict[Surrogate, tuple[str, ...]] = {
     Surrogate.clipped: ("clip_low", "clip_high", "dual_clip"),
+    Surrogate.masked: ("clip_low", "clip_high"),
     Surrogate.cispo: ("clip_low", "clip_high"),
     Surrogate.gmpo: ("clip_low", "clip_high"),
     Surrogate.sapo: ("tau_positive", "tau_negative"),
@@ -54,6 +56,13 @@ def choices_of(name: AlgorithmName) -> dict[str, str | bool]:
     return {key: value for key, value in values.items() if key != "name" and isinstance(getattr(defaults, key), (Enum, bool))}
 
 
+@cache
+def has_critic(name: AlgorithmName) -> bool:
+    """True if `conf/algorithm/<name>.yaml` has a critic; where its values come from is then free."""
+    file: Any = OmegaConf.to_container(OmegaConf.load(CONF / "algorithm" / f"{name.value}.yaml"))
+    return "critic" in file
+
+
 def own_object(config: RunConfig) -> list[Problem]:
     """An algorithm of the user can be imported, and takes the options that it is given."""
     algorithm = config.algorithm
@@ -69,9 +78,13 @@ def own_object(config: RunConfig) -> list[Problem]:
 
 def essence(config: RunConfig) -> list[Problem]:
     """A named algorithm keeps the choices of its file; no preset, recipe or command line may change them."""
-    name, problems = config.algorithm.name, []
+    name, problems, place = config.algorithm.name, [], config.algorithm.critic.place
     if config.algorithm.object is not None:
         return []
+    if name in NAMED and (place is CriticPlace.none) is has_critic(name):
+        use = ", ".join(each.value for each in CriticPlace if (each is not CriticPlace.none) is has_critic(name))
+        remedy = f"{name.value} is one with {'a' if has_critic(name) else 'no'} critic: use {use}, or algorithm.name=custom"
+        problems.append(Problem(key="algorithm.critic.place", value=place.value, remedy=remedy))
     for key, wanted in choices_of(name).items():
         value = value_at(config, f"algorithm.{key}")
         found = value.value if isinstance(value, Enum) else value
@@ -233,6 +246,14 @@ def combinations(config: RunConfig) -> list[Problem]:
                 value=algorithm.nested_seats,
                 remedy=f"algorithm.baseline={algorithm.baseline.value} does not compare the samples of a rollout with one "
                 "another: use [], or algorithm.baseline=mean",
+            ),
+        ),
+        (
+            algorithm.comparison is Comparison.seat and algorithm.baseline is Baseline.none,
+            Problem(
+                key="algorithm.comparison",
+                value=algorithm.comparison.value,
+                remedy="algorithm.baseline=none compares nothing: use rollout, or algorithm.baseline=mean",
             ),
         ),
         (
