@@ -98,6 +98,9 @@ class Parts:
     async def save_rollouts(self, step: int, groups: list[Any], advantages: Any, logprobs: Any) -> None:
         pass
 
+    def check_alarms(self) -> None:
+        pass
+
 
 class OfBatches(Parts):
     """The batches' state, beside that of the output."""

@@ -447,10 +447,10 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/view/test_query.py",),
     ),
     Fault(
-        file="vime/view/alarms.py",
+        file="vime/report/alarms.py",
         old="sum(failed) < 0.05 * (sum(failed) + sum(ended))",
         new="sum(failed) < 0.5 * (sum(failed) + sum(ended))",
-        tests=("tests/view/test_alarms.py",),
+        tests=("tests/report/test_alarms.py",),
     ),
     Fault(
         file="vime/warm/stamp.py",

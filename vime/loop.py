@@ -199,6 +199,7 @@ async def train_step(output: RunOutput, system: Learner, batches: Batches, step:
     output.log_step(step, metrics | clock.metrics(), batch.groups, await system.events())
     await output.save_rollouts(step, batch.groups, lesson.advantages, lesson.by_tokens(logprobs))
     check_trained(output, step, metrics)
+    output.check_alarms()
 
 
 async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples: list[Sample]) -> list[dict[str, Any]]:

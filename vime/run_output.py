@@ -13,8 +13,8 @@ import numpy as np
 
 from vime.algorithm.advantage import Advantages
 from vime.blame import users_traceback
-from vime.config import AlgorithmName, Mode, RolloutDetail, RunConfig
-from vime.errors import ConfigError, InfrastructureError
+from vime.config import AlgorithmName, Mode, OnCollapse, RolloutDetail, RunConfig
+from vime.errors import ConfigError, InfrastructureError, TrainingError
 from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, Job, rows_of
 from vime.evaluation.evaluator import Evaluator, ItemRunner, forget_items_after
 from vime.evaluation.protocol import check_same, load_prompts, protocol_of
@@ -22,6 +22,8 @@ from vime.files.record import Recorder
 from vime.hooks import load_hook
 from vime.model.pieces import TokenPieces
 from vime.preflight.compose import Composed
+from vime.preflight.plan.risks import risks
+from vime.report.alarms import Alarm, Watch
 from vime.report.console import Console
 from vime.report.ending import ending_of, forget_ending, write_ending
 from vime.report.html import write_report
@@ -53,6 +55,9 @@ class RunOutput:
         trace = directory.path / "trace.json" if settings.trace_share else None
         self.trace = TraceWriter(trace, max_bytes=settings.max_trace_bytes)
         self._tracker = Tracker(composed.config, directory.path)
+        self._watch = Watch()
+        self._alarms: list[Alarm] = []
+        """Alarms that the last step has raised."""
         self._started = composed.started
         self._evaluation_seconds = 0.0
         self.num_empty_steps = 0
@@ -87,6 +92,8 @@ class RunOutput:
         output = cls(composed, directory, prompts, label=label)
         output._recorder = _recorder(composed.config, directory)
         output.console.header(composed.config, directory.path)
+        for text in risks(composed.config) if composed.config.mode is Mode.train else ():
+            output.console.warn(text)
         with output._tracker, output.console:
             try:
                 yield output
@@ -135,6 +142,8 @@ class RunOutput:
         logs, figures = self._write_eval_logs(row, label, results)
         if label:
             self._metrics.log(version, metrics | logs)
+            for alarm in self._watch.step(version, metrics):
+                self.console.warn(f"{alarm.name}: {alarm.seen}. {alarm.meaning}")
         else:
             append_scores(self.directory.path, scores)
         self._tracker.evaluation(row, version, results, self.prompts, logs=logs, figures=figures)
@@ -155,9 +164,18 @@ class RunOutput:
             self.directory.write_fault(step + 1, event)
             self.console.fault(event)
         self._metrics.log(step + 1, metrics)
+        self._alarms = self._watch.step(step + 1, metrics)
         self._tracker.step(step + 1, metrics, groups, self._recorder)
         self.trace.groups(groups)
         self.console.step(step + 1, metrics)
+        for alarm in self._alarms:
+            self.console.warn(f"{alarm.name}: {alarm.seen}. {alarm.meaning}")
+
+    def check_alarms(self) -> None:
+        """Raises `TrainingError` with `rollout.on_collapse=stop` if the last step has raised an alarm that the policy is lost."""
+        lost = [alarm for alarm in self._alarms if alarm.is_collapse]
+        if lost and self.config.rollout.on_collapse is OnCollapse.stop:
+            raise TrainingError(f"{lost[0].name} (rollout.on_collapse=stop): {lost[0].seen}. {lost[0].meaning}")
 
     async def save_rollouts(
         self, step: int, groups: list[Group], advantages: Mapping[int, Advantages], logprobs: Mapping[int, np.ndarray]
@@ -181,6 +199,7 @@ class RunOutput:
     def restore(self, *, step: int, state: dict[str, Any]) -> None:
         """Goes on after `step`: later rows of the metrics are dropped, totals and finished scores come back."""
         self._metrics.truncate_after(step)
+        self._watch.load(read_metrics(self.directory.path / "metrics.jsonl"))
         forget_items_after(self.directory.evaluation, step)
         if "totals" in state:
             self._earlier_seconds = state["totals"].pop("wall_seconds")

@@ -74,6 +74,16 @@ def test_with_all_tokens_recorded_the_bias_of_a_baseline_is_exactly_zero():
             assert gradient(total, logits).abs().max() < 1e-12
 
 
+def test_among_kept_tokens_there_is_no_rest():
+    """The probabilities of trainer and sampler are those among the kept tokens, whose sums are 1 up to rounding."""
+    config, (logits, sampler) = config_of("no weights"), place(2)
+    ids = sampler.topk(4).indices
+    kept, q = logits[ids].log_softmax(0), sampler[ids] / sampler[ids].sum() * (1 - 1e-4)
+    args = kept.unsqueeze(0), q.log().unsqueeze(0), torch.ones(1, 4, dtype=torch.bool), torch.tensor([2.0])
+    value, _ = score_centering(config, *args, has_rest=False)
+    torch.testing.assert_close(gradient(value.sum(), logits), gradient(2.0 * (q * logits[ids].log_softmax(0)).sum(), logits))
+
+
 def test_full_importance_weights_need_no_centering():
     config, (logits, sampler) = config_of("full"), place(1)
     assert gradient(term(config, logits, sampler, 4, 1.0), logits).abs().max() < 1e-12

@@ -114,6 +114,9 @@ def with_likeliest(config: RunConfig, samples: list[Sample], *, num: int = 6) ->
         shape = (sample.response_length, num)
         ids = generator.permuted(np.tile(np.arange(VOCAB, dtype=np.int32), (shape[0], 1)), axis=1)[:, :num]
         ids[generator.random(shape[0]) < 0.3, num - 2 :] = -1
+        ids[generator.random(shape[0]) < 0.9, 0] = -2
+        ids[:, 0] = np.where(ids[:, 0] == -2, sample.tokens[-sample.response_length :], ids[:, 0])
+        ids[:, 1:][ids[:, 1:] == ids[:, :1]] = -1
         logprobs = np.log(generator.dirichlet([1.0] * (num + 1), size=shape[0]))[:, :num].astype(np.float32)
         found.append(sample.with_columns(top_ids=ids, top_logprobs=np.where(ids < 0, -np.inf, logprobs)))
     return found

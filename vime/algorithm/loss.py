@@ -104,21 +104,25 @@ def score_centering(
     sampler_NK: torch.Tensor,
     is_known_NK: torch.Tensor,
     advantages_N: torch.Tensor,
+    *,
+    has_rest: bool = True,
 ) -> tuple[torch.Tensor, Metrics]:
     """A sum over H of sg(m - alpha p) log p: what `_cispo` lacks for its mean under the sampler to be 0 (arXiv 2609.20807).
 
     H are the sampler's K likeliest tokens, p and q their probabilities in trainer and sampler, m = clip(p, low q, high q) those
     of the sampler times the clipped weight. All other tokens count as if the sampler gave them rho p, with rho = (1 - sum of q) /
     (1 - sum of p): alpha = clip(1, low rho, high rho). With bounds of 1 there are no importance weights, m = q; without bounds
-    the term is 0. `is_known_NK` is False in places without a token.
+    the term is 0. `is_known_NK` is False in places without a token. Without `has_rest` the sampler has kept no other tokens.
     """
     with torch.no_grad():
         p_NK, q_NK = (torch.where(is_known_NK, each_NK.exp(), 0.0) for each_NK in (top_NK, sampler_NK))
         low, high = 1 - config.clip_low, 1 + config.clip_high
         recorded_N = q_NK.sum(1)
-        rho_N = (1 - recorded_N).clamp(min=0.0) / (1 - p_NK.sum(1)).clamp(min=LEAST_TAIL)
-        alpha_N = rho_N.new_ones(()).maximum(low * rho_N).minimum(high * rho_N)
-        weight_NK = p_NK.maximum(low * q_NK).minimum(high * q_NK) - alpha_N.unsqueeze(1) * p_NK
+        weight_NK = p_NK.maximum(low * q_NK).minimum(high * q_NK)
+        if has_rest:
+            rho_N = (1 - recorded_N).clamp(min=0.0) / (1 - p_NK.sum(1)).clamp(min=LEAST_TAIL)
+            alpha_N = rho_N.new_ones(()).maximum(low * rho_N).minimum(high * rho_N)
+            weight_NK = weight_NK - alpha_N.unsqueeze(1) * p_NK
     centered_N = (weight_NK * torch.where(is_known_NK, top_NK, 0.0)).sum(1)
     return advantages_N * centered_N, {"train/recorded_mass_mean": recorded_N.sum()}
 

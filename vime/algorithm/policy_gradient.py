@@ -144,7 +144,7 @@ class PolicyGradient(Algorithm):
         if config.score_centering:
             assert tokens.top is not None, "the trainer gives the logprobs of the likeliest tokens"
             known = tokens["top_logprobs"], tokens["top_ids"] >= 0
-            centering_N, more = score_centering(config, tokens.top, *known, tokens["advantage"])
+            centering_N, more = score_centering(config, tokens.top, *known, tokens["advantage"], has_rest=not self.is_cut)
             loss_N, metrics = loss_N + centering_N, metrics | more
         metrics = {**metrics, "train/policy_loss": (tokens["weight"] * loss_N.detach()).sum()}
         if "reference" in tokens.columns:

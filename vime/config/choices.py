@@ -251,6 +251,13 @@ class BadUpdate(Enum):
     skip = "skip"
 
 
+class OnCollapse(Enum):
+    """The response to an alarm that the policy is being lost: a warning, or the end of the run."""
+
+    warn = "warn"
+    stop = "stop"
+
+
 class Precision(Enum):
     """Number format of weights and activations; the optimizer keeps float32."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from vime.config.choices import Constraints, LoraDelivery, ModelAPI, ServerRole
+from vime.config.choices import Constraints, LoraDelivery, ModelAPI, OnCollapse, ServerRole
 from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
 
 Replicas = Annotated[int, Range(least=1, most=1024)]
@@ -88,6 +88,9 @@ class RolloutConfig:
     filter: str | None = None
     """Dotted path of `filter(config, group) -> bool`; False drops the group and draws another prompt, and a group for which the
     filter raises is kept. DAPO's dynamic sampling is `vime.algorithm.filter.dynamic_sampling`."""
+    on_collapse: OnCollapse = OnCollapse.warn
+    """The response to an alarm that the policy is being lost (`vime.report.alarms`): a warning, or the end of the run, whose
+    checkpoints stay."""
     max_filtered_share: Share = 0.9
     """Largest share of groups that `filter` may drop, and largest share of groups whose prompt may be given up. Both are checked
     once a batch has needed `4 * num_prompts` groups; above the limit the run stops."""

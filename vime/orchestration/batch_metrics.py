@@ -35,11 +35,23 @@ def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
             "rollout/turns_mean": fmean(sum(map(num_replies, rollout.samples)) for rollout in counted),
             "rollout/sequences_mean": fmean(len(rollout.samples) for rollout in counted),
             "rollout/response_tokens_mean": fmean(rollout.num_response_tokens for rollout in counted),
+            **_same_answer(groups),
             "rollout/truncated_share": fmean(rollout.status.value == "truncated" for rollout in counted),
             "rollout/seconds_mean": fmean(rollout.generation_seconds for rollout in counted),
             "rollout/group_size_min": float(min(sum(r.counting.in_baseline for r in group.rollouts) for group in groups)),
         }
     )
+
+
+def _same_answer(groups: list[Group]) -> dict[str, float]:
+    """The largest share of rollouts that end with one and the same text, over batches of several prompts."""
+    texts = Counter(
+        rollout.samples[-1].response.strip()
+        for group in groups
+        for rollout in group.rollouts
+        if rollout.counting.in_baseline and rollout.samples
+    )
+    return {"rollout/same_answer_share": max(texts.values()) / texts.total()} if len(groups) > 1 and texts else {}
 
 
 def num_replies(sample: Sample) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 from vime.evaluation.conditions import SCAFFOLD, TRAINED, shown_rows
 from vime.files.jsonl import read_lines, write_text
 from vime.report import axes
+from vime.report.alarms import alarms
 from vime.report.ending import read_ending
 from vime.report.log_section import eval_log_section
 from vime.report.metrics_file import Curve, curves, read_metrics
@@ -55,6 +56,7 @@ def write_report(run_path: Path) -> Path:
     body = [
         _head(run_path, config, summary, rows),
         _ending(run_path),
+        rows_table("Alarms", [{"alarm": a.name, "step": a.step, "seen": a.seen, "meaning": a.meaning} for a in alarms(found)]),
         score_table(datasets, labels),
         pass_table(datasets, labels),
         temperature_table(summary["untrained_temperatures"] if summary else {}),

@@ -8,6 +8,7 @@ from typing import Any
 
 from vime.evaluation.conditions import shown_rows
 from vime.files.serialization import from_json
+from vime.report.alarms import alarms
 from vime.report.html import complete, with_ends
 from vime.report.metrics_file import curves
 from vime.report.run_directory import read_config
@@ -15,7 +16,6 @@ from vime.report.sections import EXACT, TIME_SHARES, panels
 from vime.report.step_line import step_line
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows
-from vime.view.alarms import alarms
 from vime.view.comparison import scored
 from vime.view.progress import SECONDS, seconds_left
 from vime.view.runs import METRICS, Run

@@ -7,6 +7,7 @@ from vime.evaluation.conditions import SCAFFOLD, TRAINED
 from vime.memory.kv_cache import num_concurrent_rollouts
 from vime.model.size import BYTES, checkpoint_bytes, num_parameters, num_trained_parameters
 from vime.preflight.plan.amounts import count, gib
+from vime.preflight.plan.risks import risks
 
 
 def summary(config: RunConfig) -> list[str]:
@@ -28,6 +29,7 @@ def summary(config: RunConfig) -> list[str]:
         ),
         f"{config.name}: {config.method.name or 'own functions'}, {seed}",
         f"objective: {config.algorithm.name.value}: {describe(config.algorithm)}",
+        *[f"risk: {text}" for text in risks(config)],
         f"model {model.name} ({count(num_parameters(model))} parameters, {config.trainer.precision.value}{adapters}), "
         f"checkpoint {model.checkpoint or 'not given'}",
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",
