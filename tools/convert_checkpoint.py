@@ -22,7 +22,7 @@ from from_gguf import from_gguf
 from rich.console import Console
 from rich.progress import Progress
 
-from vime.config import ModelConfig, Precision, RunConfig, TrainerConfig
+from vime.config import CriticPlace, ModelConfig, Precision, RunConfig, TrainerConfig
 from vime.errors import CheckpointError, VimeError
 from vime.model.adapter_folder import describe
 from vime.model.architecture import Architecture, checkpoint_folder, read_architecture
@@ -46,7 +46,8 @@ def from_checkpoint(
     trainer = TrainerConfig(precision=Precision(precision or saved["precision"]), lora=manifest.saved_adapters(saved))
     if to_peft and not trainer.lora.rank:
         raise CheckpointError(f"{folder} holds whole weights and no adapters: use to-hugging-face")
-    run = manifest.describe_run(architecture, trainer, base=original) | {"precision": saved["precision"]}
+    on_policy = CriticPlace.trunk if manifest.has_value_head(saved) else None  # its values are left out
+    run = manifest.describe_run(architecture, trainer, base=original, critic=on_policy) | {"precision": saved["precision"]}
     manifest.check_same_model(folder, saved, run)
     for name, entry in progress.track(saved["files"].items(), description="checking files"):
         if damage := manifest.damage(folder, {name: entry}):

@@ -177,7 +177,11 @@ def test_an_update_has_advantages_returns_and_all_sequences_even_where_advantage
     (update,), metrics = build_updates(ppo, [of], columns)
     assert [s.order for s in update] == [0, 1, 2] and all(not np.any(s.columns["returns"]) for s in update)
     assert "train/groups_without_signal_share" not in metrics, "a group of one teaches a critic"
-    assert metrics["train/value_explained_variance"] == 0.0 and metrics["train/return_mean"] == 0.0
+    assert (
+        metrics["train/gae_lambda_mean"] == 1.0
+        and metrics["train/value_explained_variance"] == 0.0
+        and metrics["train/return_mean"] == 0.0
+    )
 
 
 def test_explained_variance_is_one_for_perfect_values_and_zero_for_a_constant():

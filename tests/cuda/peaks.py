@@ -138,7 +138,10 @@ def _measure_here(model: str, cluster: str, words: list[str]) -> Peak:
     with room.MODE:
         for step in range(2):
             memory.restart()
-            shard = engine_module.PackedUpdate(config, _samples(config), version=step).shard(0)
+            shard = engine_module.PackedUpdate.of(config, engine.algorithm, _samples(config), version=step).shard(0)
+            if engine.critic is not None:
+                engine.critic.forward_backward(shard, engine.critic.algorithm)
+                engine.critic.step(optimizer={"lr": config.algorithm.critic.lr})
             shard = shard.with_known(engine.forward(shard, engine.algorithm.needs_of_loss(is_present=True)))
             engine.forward_backward(shard, engine.algorithm)
             found["gradient"] = memory.peak
@@ -190,7 +193,11 @@ def _samples(config: Any) -> list[Any]:
         response = tokens // 4
         mask, logprobs = [1] * response, [-5.0] * response
         samples.append(
-            Sample(tokens=[1] * tokens, loss_mask=mask, columns={"logprob": logprobs, "advantage": 1.0, "weight": 0.01})
+            Sample(
+                tokens=[1] * tokens,
+                loss_mask=mask,
+                columns={"logprob": logprobs, "advantage": 1.0, "weight": 0.01, "returns": 1.0, "value": 0.0},
+            )
         )
     return samples
 

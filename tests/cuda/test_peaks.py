@@ -36,6 +36,12 @@ def test_a_recipe_takes_what_its_plan_says(row: str) -> None:
     assert_fits(measure(model, cluster))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "sao"])
+def test_a_critic_takes_what_its_plan_says(algorithm: str) -> None:
+    assert_fits(measure("qwen2.5-3b", "one_node", f"algorithm={algorithm}"))
+
+
 def test_all_recipes_are_measured_and_fit_their_cards() -> None:
     found = rows()
     assert [(row.model, row.cluster) for row in found] == offered()

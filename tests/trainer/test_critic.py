@@ -15,6 +15,7 @@ from vime.config import CriticPlace, RunConfig
 from vime.errors import CheckpointError
 from vime.memory.processes import critic_memory
 from vime.model.size import num_critic_parameters, num_parameters
+from vime.trainer import manifest
 from vime.types import Sample
 
 Models = Callable[..., Path]
@@ -175,6 +176,20 @@ def test_a_critic_leaves_and_returns_with_the_policy(made: Callable[..., Any]) -
     policy.onload()
     assert critic_ranks.values(policy, lesson()) == before
     policy.critic.train([lesson()], 1)
+
+
+def test_a_policy_with_a_value_head_is_read_without_it(made: Callable[..., Any], tmp_path: Path) -> None:
+    from vime.trainer import bridge, checkpoint
+    from vime.trainer.model import build_model
+
+    policy = made("trunk")
+    policy.train([lesson()], 0)
+    policy.save(tmp_path / "trainer")
+    assert manifest.has_value_head(manifest.read(tmp_path / "trainer"))
+    plain = build_model(policy.architecture, policy.config.trainer)
+    checkpoint.load_weights(tmp_path / "trainer", plain)
+    found = dict(bridge.export_hugging_face(plain, policy.architecture))
+    assert all(torch.equal(found.pop(name), tensor) for name, tensor in policy.export()) and not found
 
 
 def test_a_checkpoint_without_a_critic_or_of_another_place_is_refused(made: Callable[..., Any], tmp_path: Path) -> None:

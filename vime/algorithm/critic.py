@@ -7,6 +7,7 @@ weights.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from vime.algorithm.advantage import shaped_reward
 from vime.algorithm.algorithm import VALUE, Algorithm, Columns, Forward, Loss, Tokens
 from vime.algorithm.policy_gradient import PolicyGradient, mean_and_deviation, whitened
-from vime.algorithm.value import advantages_and_returns, chains, explained_variance, rewards_of_chain, value_loss
+from vime.algorithm.value import advantages_and_returns, chains, decay_of, explained_variance, rewards_of_chain, value_loss
 from vime.config import Credit, CriticConfig, TrainerConfig
 from vime.types import ColumnType, Group, Sample
 
@@ -51,6 +52,7 @@ class ActorCritic(PolicyGradient):
             sequences.setdefault(sequence.rollout_id, []).append(sequence)
         advantages: dict[tuple[int, int], Any] = {}
         returns: dict[tuple[int, int], Any] = {}
+        decays: list[float] = []
         for rollout_id, own in sequences.items():
             rollout = rollouts[rollout_id]
             reward = shaped_reward(self.config, rollout)
@@ -59,11 +61,12 @@ class ActorCritic(PolicyGradient):
                 rewards_N = rewards_of_chain(rollout, chain, reward=reward) + self._charges(chain)
                 values_N = np.concatenate([np.asarray(sequence.columns["value"], np.float64) for sequence in chain])
                 found = advantages_and_returns(self.config.critic, rewards_N, values_N)
+                decays.append(decay_of(self.config.critic, len(values_N)))
                 ends = np.cumsum([sequence.num_trained_tokens for sequence in chain])[:-1]
                 for sequence, advantage, target in zip(chain, *(np.split(each, ends) for each in found)):
                     advantages[rollout_id, sequence.order] = (share * advantage).astype(np.float32)
                     returns[rollout_id, sequence.order] = target.astype(np.float32)
-        metrics = _metrics(known, returns)
+        metrics = _metrics(known, returns) | ({"train/gae_lambda_mean": fmean(decays)} if decays else {})
         if self.config.whitening:
             ordered = [s.with_columns(advantage=advantages[s.rollout_id, s.order]) for s in known]
             scaled, more = self.finished(ordered)

@@ -56,6 +56,11 @@ def saved_adapters(saved: dict[str, Any]) -> LoraConfig:
     return LoraConfig(rank=described["rank"], alpha=described["alpha"], targets=targets)
 
 
+def has_value_head(saved: dict[str, Any]) -> bool:
+    """True for the checkpoint of a policy that has a critic's head beside its own (`algorithm.critic.place=trunk`)."""
+    return (saved.get(CRITIC) or {}).get("place") == CriticPlace.trunk.value
+
+
 def read(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint. Raises `CheckpointError` if there is none that can be read."""
     try:
