@@ -178,6 +178,8 @@ VERSION = ColumnType(name="version", dtype="int32", defined=Defined.response)
 ADVANTAGE = ColumnType(name="advantage", fill=0.0)
 WEIGHT = ColumnType(name="weight", fill=0.0)
 """Factor of a token's loss; all averaging is in it."""
+STEP_REWARD = ColumnType(name="step_reward", defined=Defined.response, fill=0.0)
+"""Rewards of single replies, each at the last token of its reply, for algorithms that give credit to turns."""
 IDENTITY = {
     name: ColumnType(name=name, dtype="int64", defined=Defined.sequence) for name in ("rollout_id", "order", "pair", "parent")
 }

@@ -1,0 +1,283 @@
+"""`play`: the loop of an episode, in which each seat has a conversation with its model, and the rewards of its result.
+
+environment                      seats
+observe() ── messages or text ─> the conversation of the seat that is to move
+                                 reply: sampled and trained
+act(reply) <─ text, tool calls ─ once, within a time limit; its reward belongs to this reply
+outcome() ─> rewards and metrics of each seat
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from statistics import fmean
+from typing import Any
+
+from vime.blame import users_traceback
+from vime.chat.conversation import Conversation
+from vime.environments.config import ACTOR, EnvironmentConfig
+from vime.environments.environment import IllegalMove, Observation, Outcome, Reply, load_environment
+from vime.errors import ContextFullError, SampleError, SandboxError, VimeError, describe
+from vime.rollout.context import Context, Sampling
+from vime.rollout.within import HookTimeout, within
+from vime.types import Reward, Sample, StopReason, Turn
+
+logger = logging.getLogger(__name__)
+
+KIND = "environment"
+"""The kind of the spans of an environment in a rollout's timeline."""
+
+
+async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """One episode of `method.environment`."""
+    method = EnvironmentConfig.of(context.config)
+    environment = load_environment(method.environment, dict(method.settings))
+    return await play(
+        context,
+        sample,
+        environment,
+        players=method.players,
+        max_turns=method.max_turns,
+        max_turn_tokens=method.max_turn_tokens,
+    )
+
+
+async def reward(context: Context, samples: list[Sample]) -> Reward:
+    """The rewards of an episode: each seat's own for its samples, and their mean over the trained seats for the rollout.
+
+    Metrics are those of the outcome, and with several seats the reward of each, `reward_SEAT`.
+    """
+    result = samples[-1].metadata["outcome"]
+    own = {sample.seat: float(result["rewards"][sample.seat]) for sample in samples}
+    seats = {f"reward_{seat}": value for seat, value in result["rewards"].items()} if len(result["rewards"]) > 1 else {}
+    return Reward(score=fmean(own.values()), metrics=result["metrics"] | seats, samples=[own[sample.seat] for sample in samples])
+
+
+@dataclass(kw_only=True, slots=True)
+class _Seat:
+    """A seat's conversation and its results so far."""
+
+    talk: Conversation
+    model: str
+    num_turns: int = 0
+    num_illegal: int = 0
+    step_rewards: list[float] = field(default_factory=list)
+
+
+async def play(
+    context: Context,
+    sample: Sample,
+    environment: Any,
+    *,
+    players: Mapping[str, str] | None = None,
+    max_turns: int = 32,
+    max_turn_tokens: int = 512,
+) -> list[Sample]:
+    """Plays one episode of the row `context.row`; returns the sequences of all seats that the trained model plays.
+
+    `Sample.seat` names the seat, the rewards of single steps are in the column `step_reward`, and the metadata hold the
+    `outcome`, which `reward` reads. An episode ends as `token_limit` if the context of the trained model is full or its last
+    reply was cut, as `turn_limit` after `max_turns` replies, as `time_limit` if a step is longer than
+    `rollout.tool_timeout_seconds`, and as `malformed` if a seat never made a legal move; all of these are trained. Raises
+    SandboxError if the environment is lost, so that the rollout is run again.
+    """
+    row = dict(context.row)
+    seats: dict[str, _Seat] = {}
+    steps = _Steps(context)
+    timeout, patience = context.config.rollout.tool_timeout_seconds, context.config.rollout.sandbox_timeout_seconds
+    try:
+        try:
+            episode = await steps.call("open", environment.open, row, seconds=patience)
+        except HookTimeout as error:
+            raise SandboxError(f"the environment did not open within rollout.sandbox_timeout_seconds={patience:g}") from error
+        steps.closes = getattr(episode, "close", None)
+        try:
+            end = await _turns(context, episode, steps, seats, players or {}, max_turns, max_turn_tokens)
+            outcome = await steps.call("outcome", episode.outcome, seconds=timeout)
+        except HookTimeout:
+            context.trace.count("environment_timeouts")
+            end, outcome = StopReason.TIME_LIMIT, Outcome()
+    finally:
+        await steps.end()
+    return _samples(sample, seats, outcome, end)
+
+
+async def _turns(
+    context: Context,
+    episode: Any,
+    steps: "_Steps",
+    seats: dict[str, _Seat],
+    players: Mapping[str, str],
+    max_turns: int,
+    max_turn_tokens: int,
+) -> StopReason:
+    """Lets the seats reply until the episode is over or reaches a limit."""
+    timeout = context.config.rollout.tool_timeout_seconds
+    seen: Observation | None = None
+    num_turns, again, is_cut = 0, "", False
+    while True:
+        if not again:
+            seen = await steps.call("observe", episode.observe, seconds=timeout)
+        if seen is None:
+            return StopReason.TOKEN_LIMIT if is_cut else StopReason.ANSWERED
+        if num_turns >= max_turns:
+            return StopReason.TURN_LIMIT
+        seat = _told(context, seats, players, seen, again)
+        limit = max_turn_tokens if seen.max_tokens is None else min(seen.max_tokens, max_turn_tokens)
+        try:
+            turn = await seat.talk.reply(max_tokens=limit, stop=seen.stop)
+        except ContextFullError as error:
+            if error.model not in ("", context.models[ACTOR].name):
+                raise
+            return StopReason.TOKEN_LIMIT
+        num_turns, again, is_cut = num_turns + 1, "", turn.finish_reason == "length"
+        seat.num_turns += 1
+        context.trace.count("environment_steps")
+        try:
+            given = await steps.call("act", episode.act, _reply(seen.seat, turn, seat.talk), seconds=timeout)
+        except IllegalMove as error:
+            again, given = str(error), 0.0
+            seat.num_illegal += 1
+            context.trace.count("illegal_moves")
+        _book(seats, seen.seat, given)
+
+
+def _told(context: Context, seats: dict[str, _Seat], players: Mapping[str, str], seen: Observation, again: str) -> _Seat:
+    """The seat that is to move, whose conversation has the observation, or `again`, what was wrong with its last reply."""
+    content = seen.content
+    if again:
+        content = again if isinstance(content, str) else [{"role": "user", "content": again}]
+    seat = seats.get(seen.seat)
+    if seat is None:
+        model = players.get(seen.seat, ACTOR)
+        talk = context.models[model].conversation(content, tools=seen.tools or None)
+        seat = seats[seen.seat] = _Seat(talk=talk, model=model)
+    else:
+        seat.talk.add(content)
+    return seat
+
+
+def _reply(seat: str, turn: Turn, talk: Conversation) -> Reply:
+    """A model's reply as its environment gets it, without special tokens."""
+    return Reply(seat=seat, text=turn.text, tool_calls=list(turn.tool_calls or ()), is_cut=turn.finish_reason == "length")
+
+
+def _book(seats: dict[str, _Seat], mover: str, given: Any) -> None:
+    """Adds the reward of a step to the last reply of the seat that moved, or of each seat that it names."""
+    rewards = given if isinstance(given, Mapping) else {mover: 0.0 if given is None else given}
+    for name, seat in seats.items():
+        if name == mover:
+            seat.step_rewards.append(0.0)
+            seat.talk.calls[-1].reward = 0.0
+        if seat.step_rewards and name in rewards:
+            seat.step_rewards[-1] += float(rewards[name])
+            seat.talk.calls[-1].reward = seat.step_rewards[-1]
+
+
+def _samples(sample: Sample, seats: dict[str, _Seat], outcome: Outcome, end: StopReason) -> list[Sample]:
+    """The sequences of the trained seats, with their results."""
+    summed = {name: sum(seat.step_rewards) for name, seat in seats.items()}
+    given = outcome.rewards
+    if isinstance(given, Mapping):
+        rewards = {**summed, **{name: float(value) for name, value in given.items()}}
+    else:
+        rewards = summed if given is None else dict.fromkeys(seats, float(given))
+    if end in (StopReason.ANSWERED, StopReason.TURN_LIMIT) and any(
+        seat.num_turns and seat.num_illegal == seat.num_turns for seat in seats.values() if seat.model == ACTOR
+    ):
+        end = StopReason.MALFORMED
+    result = {"rewards": rewards, "metrics": {name: float(value) for name, value in outcome.metrics.items()}}
+    samples: list[Sample] = []
+    for name, seat in seats.items():
+        if seat.model != ACTOR:
+            continue
+        about = {"outcome": result, "turns": seat.num_turns, "illegal_moves": seat.num_illegal, "step_rewards": seat.step_rewards}
+        for each in seat.talk.samples(sample, **about):
+            each.seat, each.stop_reason = name, outcome.end or end
+            samples.append(each)
+    if not samples:
+        raise SampleError("the episode ended before the trained model was asked")
+    return samples
+
+
+class _Steps:
+    """The calls of one episode: one after another, each once, those that are not async in one thread of their own."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.closes: Callable[[], Any] | None = None
+        """Frees what the episode holds."""
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_stuck = False
+
+    async def call(self, name: str, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+        """The result of one call. Raises HookTimeout after `seconds`, IllegalMove, and SandboxError for any other error."""
+        try:
+            with self._context.trace.span(name, kind=KIND):
+                return await within(self._begun(function, *arguments), seconds, clock=self._context.clock)
+        except HookTimeout:
+            self._is_stuck = True
+            raise
+        except (IllegalMove, VimeError):  # a move, or an error that says itself what is to become of the rollout
+            raise
+        except Exception as error:  # the boundary of an environment: whatever breaks it costs this attempt at the rollout
+            logger.warning("%s of the environment raised\n%s", name, users_traceback(error))
+            raise SandboxError(f"{name} of the environment: {describe(error)}") from error
+
+    async def end(self) -> None:
+        """Closes the episode and ends its thread; a thread in which a step hangs is left to itself, and closes when it ends."""
+        closes, self.closes = self.closes, None
+        if closes is not None:
+            if self._is_stuck and not inspect.iscoroutinefunction(closes):
+                self._calls.put(lambda: _quietly(closes))
+            else:
+                try:
+                    await within(self._begun(closes), self._context.config.rollout.tool_timeout_seconds)
+                except Exception as error:  # the rollout has its result
+                    logger.warning("close of the environment: %s", describe(error))
+        self._calls.put(None)
+
+    async def _begun(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        result = await self._threaded(function, *arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    def _threaded(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def settle(method: Callable[[Any], None], value: Any) -> None:
+            if not done.done():
+                method(value)
+
+        def call() -> None:
+            try:
+                value, method = function(*arguments), done.set_result
+            except BaseException as raised:  # handed over to the coroutine that waits
+                value, method = raised if isinstance(raised, Exception) else RuntimeError(describe(raised)), done.set_exception
+            with suppress(RuntimeError):  # the loop is closed: no coroutine waits any more
+                loop.call_soon_threadsafe(settle, method, value)
+
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True, name="episode")
+            self._thread.start()
+        self._calls.put(call)
+        return done
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _quietly(closes: Callable[[], Any]) -> None:
+    try:
+        closes()
+    except Exception as error:  # the boundary of an environment that is given up
+        logger.warning("close of the environment: %s", describe(error))
