@@ -95,10 +95,11 @@ async def played(
 ) -> Rollout:
     """The rollout of an episode, as a worker runs it."""
     actor = Scripted(tokenizer, replies, max_model_len=limits.pop("max_model_len", 4000))
+    row = {"key": "game 1", "seed": 1, **limits.pop("row", {})}
     config = RunConfig(rollout=RolloutConfig(**{"max_retries": 1, "tool_timeout_seconds": 5.0, **(rollout or {})}))
 
     def make_context(attempt: int) -> Context:
-        return context_with({"actor": actor, **(models or {})}, config=config, row={"key": "game 1", "number": attempt})
+        return context_with({"actor": actor, **(models or {})}, config=config, row={**row, "number": attempt})
 
     async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
         return await play(context, sample, environment, **{"max_turn_tokens": 40, **limits})

@@ -46,6 +46,10 @@ AGENT = "agent"
 """The seat of an environment that has only one."""
 ADAPTERS = {
     "reasoning_gym": "vime.environments.reasoning_gym.ReasoningGym",
+    "textarena": "vime.environments.textarena.TextArena",
+    "gym_like": "vime.environments.gym_like.GymLike",
+    "openenv": "vime.environments.openenv.OpenEnv",
+    "mcp": "vime.environments.mcp.McpTools",
 }
 """Environments of other packages: `NAME` or `NAME.TASK` in `method.environment`."""
 MOST_REPEATED = 2_000
@@ -101,9 +105,12 @@ class Outcome:
 class IllegalMove(Exception):
     """Raised by `act` for a reply that is no legal move: the same seat is asked again, after the error's text.
 
-    Nothing of the episode has changed. Without a text the next observation says what was wrong. Illegal moves are counted, and
-    take a turn.
+    Without a text the next observation says what was wrong. Illegal moves are counted, and take a turn.
     """
+
+
+class NoPlaceError(Exception):
+    """Raised by `open` where all places for episodes are taken; it is asked again until there is one, on no one's time."""
 
 
 class Episode(Protocol):
@@ -135,13 +142,18 @@ class Environment(Protocol):
 
     seats: tuple[str, ...]
     """Names of the agents that take part; without this attribute there is one, `agent`."""
+    step_seconds: float
+    """Time limit of a step; without this attribute `rollout.tool_timeout_seconds`."""
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
         """Rows of one split, which the other one does not have (`in_split`)."""
         ...
 
     def open(self, row: Row) -> Episode:
-        """An episode of a row."""
+        """An episode of a row; it is also given the rollout's `context`, if it has such a parameter.
+
+        Raises NoPlaceError if there is no place for one at the moment.
+        """
         ...
 
 

@@ -11,17 +11,20 @@ import asyncio
 import inspect
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
+from random import random
 from statistics import fmean
 from typing import Any
 
 from vime.blame import users_traceback
 from vime.chat.conversation import Conversation
 from vime.environments.config import ACTOR, EnvironmentConfig
-from vime.environments.environment import IllegalMove, Observation, Outcome, Reply, load_environment
+from vime.environments.environment import IllegalMove, NoPlaceError, Observation, Outcome, Reply, load_environment
 from vime.errors import ContextFullError, SampleError, SandboxError, VimeError, describe
 from vime.rollout.context import Context, Sampling
 from vime.rollout.within import HookTimeout, within
@@ -31,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 KIND = "environment"
 """The kind of the spans of an environment in a rollout's timeline."""
+WAITING_SECONDS = 0.5
+"""The shortest pause before an environment without a free place is asked again; the longest is twice as long."""
+MOST_WAITING_SECONDS = 3600.0
+"""Time after which an environment without a free place counts as lost."""
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
@@ -86,25 +93,40 @@ async def play(
     `rollout.tool_timeout_seconds`, and as `malformed` if a seat never made a legal move; all of these are trained. Raises
     SandboxError if the environment is lost, so that the rollout is run again.
     """
-    row = dict(context.row)
     seats: dict[str, _Seat] = {}
-    steps = _Steps(context)
-    timeout, patience = context.config.rollout.tool_timeout_seconds, context.config.rollout.sandbox_timeout_seconds
+    seconds = getattr(environment, "step_seconds", context.config.rollout.tool_timeout_seconds)
+    steps = _Steps(context, seconds)
     try:
-        try:
-            episode = await steps.call("open", environment.open, row, seconds=patience)
-        except HookTimeout as error:
-            raise SandboxError(f"the environment did not open within rollout.sandbox_timeout_seconds={patience:g}") from error
+        episode = await _opened(context, environment, steps)
         steps.closes = getattr(episode, "close", None)
         try:
             end = await _turns(context, episode, steps, seats, players or {}, max_turns, max_turn_tokens)
-            outcome = await steps.call("outcome", episode.outcome, seconds=timeout)
+            outcome = await steps.call("outcome", episode.outcome)
         except HookTimeout:
             context.trace.count("environment_timeouts")
             end, outcome = StopReason.TIME_LIMIT, Outcome()
     finally:
         await steps.end()
     return _samples(sample, seats, outcome, end)
+
+
+async def _opened(context: Context, environment: Any, steps: "_Steps") -> Any:
+    """An episode of the row, as soon as the environment has a place; the wait does not count towards the agent's time limit."""
+    patience, began = context.config.rollout.sandbox_timeout_seconds, time.time()
+    own = {"context": context} if "context" in inspect.signature(environment.open).parameters else {}
+    opened = partial(environment.open, dict(context.row), **own)
+    while True:
+        try:
+            return await steps.call("open", opened, seconds=patience)
+        except HookTimeout as error:
+            raise SandboxError(f"the environment did not open within rollout.sandbox_timeout_seconds={patience:g}") from error
+        except NoPlaceError as error:
+            if time.time() - began > MOST_WAITING_SECONDS:
+                raise SandboxError(f"the environment had no place within {MOST_WAITING_SECONDS:g} s: {error}") from error
+        waited = time.time()
+        with context.clock.stopped():
+            await asyncio.sleep(WAITING_SECONDS * (1 + random()))
+        context.trace.add("place", kind="queue", started=waited)
 
 
 async def _turns(
@@ -117,12 +139,11 @@ async def _turns(
     max_turn_tokens: int,
 ) -> StopReason:
     """Lets the seats reply until the episode is over or reaches a limit."""
-    timeout = context.config.rollout.tool_timeout_seconds
     seen: Observation | None = None
     num_turns, again, is_cut = 0, "", False
     while True:
         if not again:
-            seen = await steps.call("observe", episode.observe, seconds=timeout)
+            seen = await steps.call("observe", episode.observe)
         if seen is None:
             return StopReason.TOKEN_LIMIT if is_cut else StopReason.ANSWERED
         if num_turns >= max_turns:
@@ -139,7 +160,7 @@ async def _turns(
         seat.num_turns += 1
         context.trace.count("environment_steps")
         try:
-            given = await steps.call("act", episode.act, _reply(seen.seat, turn, seat.talk), seconds=timeout)
+            given = await steps.call("act", episode.act, _reply(seen.seat, turn))
         except IllegalMove as error:
             again, given = str(error), 0.0
             seat.num_illegal += 1
@@ -162,9 +183,9 @@ def _told(context: Context, seats: dict[str, _Seat], players: Mapping[str, str],
     return seat
 
 
-def _reply(seat: str, turn: Turn, talk: Conversation) -> Reply:
+def _reply(seat: str, turn: Turn) -> Reply:
     """A model's reply as its environment gets it, without special tokens."""
-    return Reply(seat=seat, text=turn.text, tool_calls=list(turn.tool_calls or ()), is_cut=turn.finish_reason == "length")
+    return Reply(seat=seat, text=turn.text, tool_calls=turn.tool_calls, is_cut=turn.finish_reason == "length")
 
 
 def _book(seats: dict[str, _Seat], mover: str, given: Any) -> None:
@@ -208,23 +229,26 @@ def _samples(sample: Sample, seats: dict[str, _Seat], outcome: Outcome, end: Sto
 class _Steps:
     """The calls of one episode: one after another, each once, those that are not async in one thread of their own."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, seconds: float) -> None:
+        self._context, self._seconds = context, seconds
         self.closes: Callable[[], Any] | None = None
         """Frees what the episode holds."""
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_stuck = False
 
-    async def call(self, name: str, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-        """The result of one call. Raises HookTimeout after `seconds`, IllegalMove, and SandboxError for any other error."""
+    async def call(self, name: str, function: Callable[..., Any], *arguments: Any, seconds: float | None = None) -> Any:
+        """The result of one call, within a step's time limit or `seconds`.
+
+        Raises HookTimeout after that, IllegalMove and NoPlaceError, and SandboxError for any other error.
+        """
         try:
             with self._context.trace.span(name, kind=KIND):
-                return await within(self._begun(function, *arguments), seconds, clock=self._context.clock)
+                return await within(self._begun(function, *arguments), seconds or self._seconds, clock=self._context.clock)
         except HookTimeout:
             self._is_stuck = True
             raise
-        except (IllegalMove, VimeError):  # a move, or an error that says itself what is to become of the rollout
+        except (IllegalMove, NoPlaceError, VimeError):  # errors that say themselves what is to become of the rollout
             raise
         except Exception as error:  # the boundary of an environment: whatever breaks it costs this attempt at the rollout
             logger.warning("%s of the environment raised\n%s", name, users_traceback(error))
@@ -238,7 +262,7 @@ class _Steps:
                 self._calls.put(lambda: _quietly(closes))
             else:
                 try:
-                    await within(self._begun(closes), self._context.config.rollout.tool_timeout_seconds)
+                    await within(self._begun(closes), self._seconds)
                 except Exception as error:  # the rollout has its result
                     logger.warning("close of the environment: %s", describe(error))
         self._calls.put(None)
