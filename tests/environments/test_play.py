@@ -99,7 +99,7 @@ async def played(
     config = RunConfig(rollout=RolloutConfig(**{"max_retries": 1, "tool_timeout_seconds": 5.0, **(rollout or {})}))
 
     def make_context(attempt: int) -> Context:
-        return context_with({"actor": actor, **(models or {})}, config=config, row={**row, "number": attempt})
+        return context_with({"actor": actor, **(models or {})}, config=config, row={**row, "attempt": attempt})
 
     async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
         return await play(context, sample, environment, **{"max_turn_tokens": 40, **limits})
@@ -162,7 +162,7 @@ async def test_a_step_that_raises_is_called_once_and_the_rollout_is_run_again(by
     class Breaking(Counting):
         def open(self, row: Any) -> Count:
             episode = super().open(row)
-            if row["number"] == 0:
+            if row["attempt"] == 0:
                 episode.act = lambda reply: self.lose(episode)  # type: ignore[method-assign]
             return episode
 
