@@ -65,7 +65,7 @@ class Observation:
     """
 
     content: list[Message] | str
-    """What is new since this seat's last reply."""
+    """The messages, or the text, that are new since this seat's last reply."""
     seat: str = AGENT
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools that the model may call, in OpenAI's form; those of a seat's first observation count."""
@@ -117,7 +117,7 @@ class Episode(Protocol):
     """One execution of an environment, for one rollout."""
 
     def observe(self) -> Observation | None:
-        """What the seat that is to move sees; None once the episode is over."""
+        """The observation of the seat that is to move; None once the episode is over."""
         ...
 
     def act(self, reply: Reply) -> float | Mapping[str, float] | None:

@@ -58,7 +58,7 @@ class GymLike:
         self.text, self.observation, self.success = text, observation, success
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
-        """Seeds, of which `reset` is given the row's if it takes one."""
+        """Seeds; `reset` is given that of the row if it takes one."""
         candidates = ({"key": f"{self.name}, seed {number}", "seed": number} for number in count(seed * 2**20))
         return in_split(candidates, split=split, num_items=num_items)
 
@@ -84,7 +84,7 @@ class Steps:
         self._is_first = True
 
     def observe(self) -> Observation | None:
-        """What the last step has shown."""
+        """The observation of the last step."""
         if self._is_over:
             return None
         seen, is_first, self._is_first = self._seen, self._is_first, False

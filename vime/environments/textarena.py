@@ -3,7 +3,7 @@
     +method=environment method.environment=textarena.GuessTheNumber-v0
     +method=environment method.environment=textarena.KuhnPoker-v0 'method.settings={players: 2}'
 
-A seat is told what is new for it, and its whole reply is its move. Games draw their cards and words from Python's global `random`
+An observation has what is new for its seat, whose whole reply is its move. Games draw their cards and words from Python's global `random`
 and from NumPy's, which the episodes of a process would share: here each episode's thread has generators of its own, so a row is
 the same game whatever else is played.
 """
@@ -79,7 +79,7 @@ class Game:
         self._seen = set[str]()
 
     def observe(self) -> Observation | None:
-        """What the game and the others have said since this seat's last move."""
+        """The texts of the game and of the others since this seat's last move."""
         if self._is_over:
             return None
         player, parts = self._env.get_observation()
