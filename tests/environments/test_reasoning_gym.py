@@ -2,12 +2,15 @@
 
 import importlib.util
 import json
+import tomllib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vime.config import RunConfig
+from vime.config import Mode, RunConfig
+from vime.environments import reasoning_gym, textarena
 from vime.environments.config import EnvironmentConfig
 from vime.environments.environment import Reply, load_environment, rows
 from vime.errors import ConfigError
@@ -93,5 +96,13 @@ def test_a_wrong_task_or_argument_is_a_problem_before_anything_starts(name: str,
 
 def test_without_the_package_the_remedy_is_its_installation(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "reasoning_gym", None)
+    settings = {"examples": 0, "seed": 77}
     with pytest.raises(ConfigError, match=r"pip install 'reasoning-gym=="):
-        load_environment("reasoning_gym.chain_sum", {"examples": 0, "size": 77})
+        load_environment("reasoning_gym.chain_sum", settings)
+    method = EnvironmentConfig(environment="reasoning_gym.chain_sum", settings=settings)
+    assert method.problems(RunConfig()) and not method.problems(RunConfig(mode=Mode.plan))
+
+
+def test_the_remedies_name_the_versions_of_the_extra():
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["environments"] == [reasoning_gym.REQUIREMENT, textarena.REQUIREMENT]

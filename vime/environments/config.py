@@ -5,7 +5,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from vime.config import MethodConfig, RunConfig
+from vime.config import MethodConfig, Mode, RunConfig
 from vime.config.ranges import Count
 from vime.errors import ConfigError, Problem
 
@@ -33,14 +33,19 @@ class EnvironmentConfig(MethodConfig):
     """Most tokens of a reply."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """Checks that the environment can be made, and that the players are there."""
-        from vime.environments.environment import load_environment, seats_of
+        """Checks that the environment can be made, and that the players are there.
+
+        A plan, which may be for another machine, does without the environment's package.
+        """
+        from vime.environments.environment import MissingPackageError, load_environment, seats_of
 
         if not self.environment:
             remedy = "name one, for example method.environment=reasoning_gym.chain_sum, or a class, my_game.py:Game"
             return [Problem(key="method.environment", value=self.environment, remedy=remedy)]
         try:
             seats = seats_of(load_environment(self.environment, dict(self.settings)))
+        except MissingPackageError as error:
+            return [] if config.mode is Mode.plan else error.problems
         except ConfigError as error:
             return error.problems
         found: list[Problem] = []

@@ -192,10 +192,14 @@ def _made(name: str, settings: str) -> Any:
         raise ConfigError([Problem(key="method.settings", value=keywords, remedy=remedy)]) from error
 
 
-def required(package: str, requirement: str, error: ImportError) -> ConfigError:
+class MissingPackageError(ConfigError):
+    """The package of an environment is not installed here."""
+
+
+def required(package: str, requirement: str, error: ImportError) -> MissingPackageError:
     """The error of an environment whose package is not installed."""
     remedy = f"needs the package {package} ({error}): pip install '{requirement}'"
-    return ConfigError([Problem(key="method.environment", value=package, remedy=remedy)])
+    return MissingPackageError([Problem(key="method.environment", value=package, remedy=remedy)])
 
 
 def rows(

@@ -3,9 +3,9 @@
     +method=environment method.environment=textarena.GuessTheNumber-v0
     +method=environment method.environment=textarena.KuhnPoker-v0 'method.settings={players: 2}'
 
-An observation has what is new for its seat, whose whole reply is its move. Games draw their cards and words from Python's global `random`
-and from NumPy's, which the episodes of a process would share: here each episode's thread has generators of its own, so a row is
-the same game whatever else is played.
+An observation has what is new for its seat, whose whole reply is its move. Games draw their cards and words from Python's
+global `random` and from NumPy's, which the episodes of a process would share: here each episode's thread has generators of its
+own, so a row is the same game whatever else is played.
 """
 
 import random
