@@ -20,17 +20,11 @@ class Stairs:
         self.form, self.height, self.closed = form, 0, False
         if form == "numbered":
             self.action_space = SimpleNamespace(n=2)
-        if form == "messages":
-            self.init, self.reset = self._init, None
-            del self.reset
         self.about = about
 
     def reset(self, seed: int | None = None) -> Any:
         self.height = 0
         return "You stand below." if self.form == "old" else ("You stand below.", {"seed": seed})
-
-    def _init(self, prompt: Any) -> Any:
-        return [{"role": "user", "content": "You stand below."}], {}
 
     def step(self, action: Any) -> Any:
         up = action in ("up", 1)
@@ -53,8 +47,19 @@ class Stairs:
         self.closed = True
 
 
-def make(**about: Any) -> Stairs:
-    return Stairs(**about)
+class Messages:
+    """The stairs of a library in which `init` takes the place of `reset`, and observations are messages."""
+
+    def __init__(self) -> None:
+        self._stairs = Stairs("messages")
+        self.step = self._stairs.step
+
+    def init(self, prompt: Any) -> Any:
+        return [{"role": "user", "content": "You stand below."}], {}
+
+
+def make(**about: Any) -> Any:
+    return Messages() if about.get("form") == "messages" else Stairs(**about)
 
 
 def make_of_a_row(row: Any) -> Stairs:
@@ -95,6 +100,14 @@ async def test_a_base_model_writes_a_line_for_each_action(byte_tokenizer: Any):
     assert byte_tokenizer.decode(rollout.samples[0].tokens).startswith(
         "Climb.\nYou stand below.\nAction: up\n\nheight 1\nAction: up\n"
     )
+
+
+async def test_a_base_model_is_shown_its_place_again_after_an_illegal_action(byte_tokenizer: Any):
+    settings = {"make": f"{HERE}:make", "arguments": {"form": "numbered"}, "text": True}
+    rollout = await played(byte_tokenizer, load_environment("gym_like", settings), [" 7\n", *[" 1\n"] * 3])
+    assert rollout.reward == 1.5
+    text = byte_tokenizer.decode(rollout.samples[0].tokens)
+    assert "Action: 7\n\nReply with the number of an action, from 0 to 1.\nYou stand below.\nAction: 1\n" in text
 
 
 @pytest.mark.parametrize(

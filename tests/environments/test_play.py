@@ -209,6 +209,26 @@ async def test_a_step_that_hangs_ends_its_rollout_with_what_it_has(byte_tokenize
     assert sample.metadata["turns"] == 2 and sample.num_trained_tokens == 4
 
 
+async def test_a_rollout_that_is_stopped_in_a_step_leaves_it_and_closes_afterwards(byte_tokenizer: Any):
+    entered, release, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(Counting):
+        def open(self, row: Any) -> Count:
+            episode = super().open(row)
+            episode.act = lambda reply: (entered.set(), release.wait(), None)[2]  # type: ignore[method-assign]
+            episode.close = closed.set  # type: ignore[method-assign]
+            return episode
+
+    running = asyncio.ensure_future(played(byte_tokenizer, Slow(("agent",)), ["1"], rollout={"tool_timeout_seconds": 60.0}))
+    await asyncio.to_thread(entered.wait, 20)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not closed.is_set()
+    release.set()
+    assert await asyncio.to_thread(closed.wait, 20)
+
+
 async def test_a_step_that_sleeps_does_not_hold_up_others(byte_tokenizer: Any):
     both = threading.Barrier(2, timeout=20)  # each waits until the other is in its step as well
 

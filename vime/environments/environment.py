@@ -196,10 +196,10 @@ class MissingPackageError(ConfigError):
     """The package of an environment is not installed here."""
 
 
-def required(package: str, requirement: str, error: ImportError) -> MissingPackageError:
+def required(name: str, requirement: str, error: ImportError) -> MissingPackageError:
     """The error of an environment whose package is not installed."""
-    remedy = f"needs the package {package} ({error}): pip install '{requirement}'"
-    return MissingPackageError([Problem(key="method.environment", value=package, remedy=remedy)])
+    remedy = f"its package is not installed ({error}): pip install '{requirement}'"
+    return MissingPackageError([Problem(key="method.environment", value=name, remedy=remedy)])
 
 
 def rows(

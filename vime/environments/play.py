@@ -36,6 +36,8 @@ KIND = "environment"
 """The kind of the spans of an environment in a rollout's timeline."""
 WAITING_SECONDS = 0.5
 """The shortest pause before an environment without a free place is asked again; the longest is twice as long."""
+CLOSE_SECONDS = 30.0
+"""Time for an episode to free what it holds."""
 MOST_WAITING_SECONDS = 3600.0
 """Time after which an environment without a free place counts as lost."""
 
@@ -172,7 +174,7 @@ def _told(context: Context, seats: dict[str, _Seat], players: Mapping[str, str],
     """The seat that is to move, whose conversation has the observation, or `again`, what was wrong with its last reply."""
     content = seen.content
     if again:
-        content = again if isinstance(content, str) else [{"role": "user", "content": again}]
+        content = f"\n{again}\n{content}" if isinstance(content, str) else [{"role": "user", "content": again}]
     seat = seats.get(seen.seat)
     if seat is None:
         model = players.get(seen.seat, ACTOR)
@@ -245,7 +247,7 @@ class _Steps:
         try:
             with self._context.trace.span(name, kind=KIND):
                 return await within(self._begun(function, *arguments), seconds or self._seconds, clock=self._context.clock)
-        except HookTimeout:
+        except (HookTimeout, asyncio.CancelledError):
             self._is_stuck = True
             raise
         except (IllegalMove, NoPlaceError, VimeError):  # errors that say themselves what is to become of the rollout
@@ -262,7 +264,7 @@ class _Steps:
                 self._calls.put(lambda: _quietly(closes))
             else:
                 try:
-                    await within(self._begun(closes), self._seconds)
+                    await within(self._begun(closes), CLOSE_SECONDS)
                 except Exception as error:  # the rollout has its result
                     logger.warning("close of the environment: %s", describe(error))
         self._calls.put(None)

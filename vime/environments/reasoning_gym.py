@@ -33,7 +33,7 @@ class ReasoningGym:
             import reasoning_gym
             from reasoning_gym.factory import DATASETS
         except ImportError as error:
-            raise required("reasoning_gym", REQUIREMENT, error) from error
+            raise required(f"reasoning_gym.{task}", REQUIREMENT, error) from error
         if task not in DATASETS:
             remedy = f"reasoning-gym {reasoning_gym.__version__} has no such task: {', '.join(sorted(DATASETS))}"
             raise ConfigError([Problem(key="method.environment", value=f"reasoning_gym.{task}", remedy=remedy)])

@@ -38,7 +38,7 @@ class TextArena:
             import textarena
             from textarena.envs.registration import ENV_REGISTRY
         except ImportError as error:
-            raise required("textarena", REQUIREMENT, error) from error
+            raise required(f"textarena.{game}", REQUIREMENT, error) from error
         self._package: Any = textarena
         self.game, self.instruction, self._arguments = game, instruction, arguments
         self.seats = tuple(f"player_{number}" for number in range(players))
