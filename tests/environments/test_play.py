@@ -152,6 +152,29 @@ async def test_a_game_longer_than_the_context_ends_as_a_full_context_and_is_trai
     assert sample.reward == 0.0 and rollout.metrics["won"] == 0.0
 
 
+async def test_a_game_that_does_not_fit_into_the_context_is_given_up(byte_tokenizer: Any):
+    rollout = await played(byte_tokenizer, Counting(), [], max_model_len=20)
+    assert rollout.stop_reason is StopReason.TOKEN_LIMIT and rollout.could_not_begin
+    assert rollout.num_retries == 0
+
+
+async def test_an_episode_that_opens_too_late_is_closed(byte_tokenizer: Any):
+    release, closed = threading.Event(), threading.Event()
+
+    class Late(Counting):
+        def open(self, row: Any) -> Count:
+            release.wait()
+            episode = super().open(row)
+            episode.close = closed.set  # type: ignore[method-assign]
+            return episode
+
+    limits = {"sandbox_timeout_seconds": 0.1, "max_retries": 0}
+    rollout = await played(byte_tokenizer, Late(), [], rollout=limits)
+    assert rollout.stop_reason is StopReason.SANDBOX_CRASHED and "rollout.sandbox_timeout_seconds=0.1" in rollout.error
+    release.set()
+    assert await asyncio.to_thread(closed.wait, 20)
+
+
 async def test_a_game_that_does_not_end_is_left_after_its_last_turn(byte_tokenizer: Any):
     rollout = await played(byte_tokenizer, Counting(("agent",), goal=99), ["1", "2", "3"], max_turns=3)
     assert rollout.stop_reason is StopReason.TURN_LIMIT

@@ -117,6 +117,8 @@ async def _opened(context: Context, environment: Any, steps: "_Steps") -> Any:
     patience, began = context.config.rollout.sandbox_timeout_seconds, time.time()
     own = {"context": context} if "context" in inspect.signature(environment.open).parameters else {}
     opened = partial(environment.open, dict(context.row), **own)
+    if not inspect.iscoroutinefunction(environment.open):
+        opened = steps.closing(opened)
     while True:
         try:
             return await steps.call("open", opened, seconds=patience)
@@ -155,8 +157,9 @@ async def _turns(
         try:
             turn = await seat.talk.reply(max_tokens=limit, stop=seen.stop)
         except ContextFullError as error:
-            if error.model not in ("", context.models[ACTOR].name):
-                raise
+            is_own = error.model in ("", context.models[ACTOR].name)
+            if not is_own or not any(each.talk.calls for each in seats.values() if each.model == ACTOR):
+                raise  # an opponent's limit is not the agent's; an episode that does not even begin has nothing to train
             return StopReason.TOKEN_LIMIT
         num_turns, again, is_cut = num_turns + 1, "", turn.finish_reason == "length"
         seat.num_turns += 1
@@ -255,6 +258,17 @@ class _Steps:
         except Exception as error:  # the boundary of an environment: whatever breaks it costs this attempt at the rollout
             logger.warning("%s of the environment raised\n%s", name, users_traceback(error))
             raise SandboxError(f"{name} of the environment: {describe(error)}") from error
+
+    def closing(self, opens: Callable[[], Any]) -> Callable[[], Any]:
+        """`opens`, whose episode is closed at once if no one waits for it any more."""
+
+        def opened() -> Any:
+            episode = opens()
+            if self._is_stuck and callable(close := getattr(episode, "close", None)):
+                _quietly(close)
+            return episode
+
+        return opened
 
     async def end(self) -> None:
         """Closes the episode and ends its thread; a thread in which a step hangs is left to itself, and closes when it ends."""
