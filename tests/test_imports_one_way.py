@@ -32,6 +32,7 @@ FLOORS = (
     {"preflight"},
     {"rehearsal"},
     {"new", "rollout"},
+    {"environments"},
     {"reward_service", "workers"},
     {"orchestration"},
     {"batches", "step_clock", "system"},

@@ -4,7 +4,7 @@
 
 Runs of one name are the seeds of one recipe; two of the same seed are refused, and so is an incomplete run. PATH.md has the
 tables and where each run comes from, PATH.json all values, PATH_NAME.svg the training reward of each seed. A failed item counts
-as 0.
+as 0. With --keep the page keeps its other recipes.
 """
 
 import argparse
@@ -107,6 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--metrics", nargs="+", metavar="NAME", help="the columns (all metrics); each must be a share of the items"
     )
+    parser.add_argument("--keep", action="store_true", help="keep the recipes of the page that these runs are not of")
     given = parser.parse_args(arguments)
     by_name: dict[str, list[OurRun]] = {}
     try:
@@ -116,6 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
         sections = [
             section(name, sorted(runs, key=lambda run: run.about["seed"]), given.metrics) for name, runs in by_name.items()
         ]
+        kept = json.loads(given.out.with_suffix(".json").read_text()) if given.keep else []
     except (IncompleteRunError, FileNotFoundError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     for one in sections:
@@ -129,6 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
         ]
         chart = standalone_chart(f"Training reward: {one['name']}", lines, x_label="step")
         write_text(given.out.with_name(f"{given.out.name}_{one['name']}.svg"), chart)
+    sections = [*(one for one in kept if one["name"] not in by_name), *sections]
     write_text(given.out.with_suffix(".json"), json.dumps(sections, indent=1) + "\n")
     write_text(given.out.with_suffix(".md"), markdown(sections, title=given.title, out=given.out))
     Console().print(f"{given.out.with_suffix('.md')}, {sum(len(one['runs']) for one in sections)} runs")

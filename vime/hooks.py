@@ -199,7 +199,7 @@ def _load_file(file: Path) -> Any:
 def import_remedy(path: str, error: ImportError) -> str:
     """Advice on the path to write instead of one whose function cannot be imported; it names the folder of relative paths."""
     module, _, name = path.rpartition(".")
-    example = f", like {module.replace('.', '/')}.py:{name}" if module.isidentifier() else ""
+    example = f", like {module.replace('.', '/')}.py:{name}" if module.isidentifier() and ":" not in path else ""
     return f"cannot be imported ({error}): use module.function, or file.py:function with a path from {Path.cwd()}{example}"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from vime.config import DataConfig, DatasetConfig, RunConfig
 from vime.data.dataset import check_rows, load_rows, to_prompt
 from vime.data.source import RowSource
-from vime.errors import ConfigError
+from vime.errors import ConfigError, HookError
 from vime.evaluation.protocol import load_prompts
 from vime.files.serialization import from_json, to_json
 from vime.orchestration.buffer import Buffer
@@ -115,6 +116,24 @@ def test_a_row_that_cannot_be_asked_is_refused_before_anything_starts(config: Ru
         RowSource(config)
     with pytest.raises(ConfigError, match=rf"data\.evaluation\.0\.path=.*1 of 6 rows.*: row 5 has .*{problem}"):
         load_prompts(config)
+
+
+def test_a_row_may_say_that_it_has_no_question():
+    prompt = to_prompt({"prompt": [], "key": "game 7"}, index=0, row_number=0, dataset="train")
+    assert prompt.messages == [] and prompt.question == ""
+    assert prompt.fields == {"key": "game 7"}
+    assert RunConfig().method.identities(prompt) == ["game 7"]
+
+
+def failing_rows(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
+    yield {"question": "?"}
+    raise KeyError("no such word")
+
+
+def test_a_generator_that_raises_is_named_with_its_line():
+    dataset = DatasetConfig(generator=f"{__file__}:failing_rows", num_items=4)
+    with pytest.raises(HookError, match=r"data\.train\.generator=.*failing_rows raised KeyError: 'no such word'\n.*line \d+"):
+        load_rows(dataset)
 
 
 def test_of_many_rows_that_cannot_be_asked_three_are_named_and_all_counted_quickly():

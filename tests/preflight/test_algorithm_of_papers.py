@@ -22,6 +22,7 @@ TOOLORCHESTRA: dict[str, Any] = {
 }
 NO_KL: dict[str, Any] = {"kl_coefficient": 0.0}
 GRPO: dict[str, Any] = {"name": AlgorithmName.grpo}
+DAPO: dict[str, Any] = {"name": AlgorithmName.dapo, "clip_high": 0.28}
 SFT: dict[str, Any] = {"name": AlgorithmName.sft}
 SLIME_AGENTIC: dict[str, Any] = {**AGENTFLOW, "name": AlgorithmName.slime_agentic, "aggregation": Aggregation.sample}
 SEARCH_R1: dict[str, Any] = {"name": AlgorithmName.paper, **LOW_VAR}
@@ -77,6 +78,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     "search_r1_tiny_no_retrieval": GRPO,
     "search_r1_tiny_sft": SFT,
     **{f"smollm2_{name}": GRPO for name in ("sst2", "sst2_lora", "trec", "asdiv", "pydantic_ai", "smolagents")},
+    "smollm2_reasoning_gym": DAPO,
     **{f"database_tiny{name}": GRPO for name in ("", "_strands")},
     "database_tiny_sft": SFT,
     "tutorial": GRPO,

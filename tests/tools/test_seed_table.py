@@ -30,3 +30,15 @@ def test_all_metrics_are_columns_unless_some_are_asked_for():
 def test_a_seed_that_occurs_twice_is_refused():
     with pytest.raises(ValueError, match="one run of each seed, not 0, 0"):
         seed_table.section("sums", [run(0, 1.0), run(0, 1.0)])
+
+
+def test_a_page_keeps_its_other_recipes_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    about: dict[str, Any] = dict.fromkeys(seed_table.ABOUT, "-") | {"seed": 0, "command": "run"}
+    for name, keep in (("sums", ()), ("games", ("--keep",)), ("sums", ("--keep",))):
+        found = run(0, 1.0)
+        found.name, found.about = name, about
+        monkeypatch.setattr(seed_table, "find_runs", lambda paths: paths)
+        monkeypatch.setattr(seed_table, "read_our_run", lambda path, found=found: found)
+        seed_table.main([str(tmp_path), "--out", str(tmp_path / "page"), *keep])
+    text = (tmp_path / "page.md").read_text()
+    assert text.index("## games") < text.index("## sums") and text.count("## sums") == 1

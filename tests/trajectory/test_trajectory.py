@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vime.trajectory.trajectory import Call, CallPrompt, Trajectory, call_key
-from vime.types import Sample, Turn
+from vime.types import STEP_REWARD, Sample, Turn
 
 IDS = st.lists(st.integers(0, 3), min_size=1, max_size=4)
 
@@ -44,13 +44,28 @@ def test_prompts_are_kept_as_they_were_and_every_token_is_trained_once(plan: lis
             call.finish(turn(reply))
         else:
             call.received(turn(reply))
+        call.reward = float(number)
         calls.append((call, prompt, reply))
     assert [prompt_of(call) for call, _, _ in calls] == [prompt for _, prompt, _ in calls]
-    trained = 0
+    trained, rewards = 0, 0.0
     for sample in trajectory.samples(Sample()):
         sample.validate()
         trained += sum(sample.loss_mask)
+        rewards += float(np.sum(sample.values(STEP_REWARD)))
     assert trained == sum(len(reply) for _, _, reply in calls)
+    assert rewards == sum(number for number, *_ in plan)
+
+
+def test_the_reward_of_a_reply_is_at_its_last_token():
+    trajectory = Trajectory()
+    first = sent(trajectory, [1])
+    first.finish(turn([2, 3]))
+    second = sent(trajectory, [1, 2, 3, 7])
+    second.finish(turn([4]))
+    first.reward, second.reward = 0.5, -1.0
+    (sample,) = trajectory.samples(Sample())
+    assert sample.columns["step_reward"].tolist() == [0.0, 0.5, 0.0, -1.0]
+    assert Sample.from_dict(sample.to_dict()).columns["step_reward"] == [0.0, 0.5, 0.0, -1.0]
 
 
 def test_a_long_conversation_takes_memory_for_its_tokens_once():

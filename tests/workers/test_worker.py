@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,22 @@ async def test_what_the_model_had_said_when_a_hook_raised_is_kept_but_not_traine
     (rollout,) = (await worker.run_group(prompt=PROMPT, slot=1, num_rollouts=1, version=5)).rollouts
     assert (rollout.stop_reason, rollout.samples) == (StopReason.GENERATE_RAISED, [])
     assert [sample.tokens for sample in rollout.unfinished] == [[1, 2, 2, 7]]
+
+
+async def showing_its_row(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
+    await context.models["actor"].complete([1, 2], max_tokens=4)
+    return context.samples(sample, row=dict(context.row))
+
+
+async def score_of_its_row(context: Any, group: Group) -> list[Reward]:
+    return [Reward(score=context.row["weight"]) for _ in group.rollouts]
+
+
+async def test_every_hook_has_the_row(make_worker: Any):
+    worker = make_worker(generate="showing_its_row", group_reward=f"{__file__}:score_of_its_row")
+    group = await worker.run_group(prompt=replace(PROMPT, metadata={"weight": 0.25}), slot=1, num_rollouts=1, version=5)
+    assert group.rollouts[0].samples[0].metadata["row"] == {"weight": 0.25, "question": "go"}
+    assert group.rollouts[0].reward == 0.25
 
 
 async def test_an_outage_is_not_the_agents_time_nor_that_of_a_worker_that_may_be_stuck(make_worker: Any, server: SimulatedServer):

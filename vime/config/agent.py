@@ -127,9 +127,10 @@ class MethodConfig:
     def identities(self, prompt: "Prompt") -> list[str]:
         """Keys that identify an item across data sets; items that share a key count as duplicates.
 
-        A run that trains on an item of one of its evaluation sets is refused (`vime.data.overlap`).
+        By default the words of the question, or of a row without one its field `key`, or all of it. A run that trains on an item
+        of one of its evaluation sets is refused (`vime.data.overlap`).
         """
-        return [" ".join(prompt.question.lower().split())]
+        return [" ".join(prompt.question.lower().split()) or str(prompt.metadata.get("key", prompt.metadata))]
 
     def calls_per_rollout(self, config: "RunConfig") -> int | None:
         """Expected calls of the trained model in one training rollout, for the plan; None if the number is unknown."""

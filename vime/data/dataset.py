@@ -1,9 +1,9 @@
 """Reads the rows of a dataset: a file (`vime.data.file_formats`), a Hugging Face dataset, or a generator function.
 
 A row becomes a `Prompt`. The question is its field `prompt` (messages or a text), `input`, `question`, `problem` or
-`problem_statement`, its reference answers are those that `vime.data.answers` finds, and all other fields are metadata. A document
-too long for its row, or a repository, may be in a file of its own, which `context_file` or `archive` names relative to the rows'
-file.
+`problem_statement`; `prompt: []` says that there is none, because an environment speaks first. Its reference answers are those
+that `vime.data.answers` finds, and all other fields are metadata. A document too long for its row, or a repository, may be in a
+file of its own, which `context_file` or `archive` names relative to the rows' file.
 """
 
 import logging
@@ -18,7 +18,7 @@ from vime.config import DatasetConfig
 from vime.data.answers import ANSWER_REMEDY, NoAnswerError, answers_of, given_answers
 from vime.data.file_formats import kind_of, read_rows
 from vime.errors import ConfigError, Problem, describe
-from vime.hooks import load_hook
+from vime.hooks import load_named, naming
 from vime.types import Prompt
 
 logger = logging.getLogger(__name__)
@@ -35,11 +35,15 @@ _QUESTION_REMEDY = "name the column of the question `question`, or remove such r
 def load_rows(dataset: DatasetConfig, *, key: str = "data.train") -> list[dict[str, Any]]:
     """Reads or generates the rows of a dataset, at most `num_items` of them.
 
-    Raises `ConfigError`, for a setting below `key`, if there are none or a file cannot be read as rows.
+    Raises `ConfigError`, for a setting below `key`, if there are none or a file cannot be read as rows; `HookError` for any
+    error of a generator.
     """
     if dataset.generator is not None:
-        made = load_hook(dataset.generator)(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
-        rows = [_generated(row, number, dataset, key) for number, row in enumerate(islice(made, dataset.num_items))]
+        generator = load_named(f"{key}.generator", dataset.generator)
+        made = generator(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
+        with naming(f"{key}.generator", dataset.generator):  # one that yields its rows makes them here
+            made = list(islice(made, dataset.num_items))
+        rows = [_generated(row, number, dataset, key) for number, row in enumerate(made)]
     else:
         assert dataset.path is not None, f"data set {dataset.name!r} has neither path nor generator"
         rows = _with_whole_paths(list(islice(_read(dataset, dataset.path, key), dataset.num_items)), dataset, key)
@@ -164,7 +168,8 @@ def to_prompt(row: dict[str, Any], *, index: int, row_number: int, dataset: str)
 
 
 def _question(row: dict[str, Any]) -> Any:
-    return next((row[name] for name in _QUESTION_FIELDS if row.get(name)), None)
+    """The row's text or messages, [] for a row that says that it has none, None for one that does not say so."""
+    return next((row[name] for name in _QUESTION_FIELDS if row.get(name)), [] if row.get("prompt") == [] else None)
 
 
 def _question_problem(row: dict[str, Any]) -> str:

@@ -40,6 +40,8 @@ class Context:
     config: RunConfig
     evaluation: bool
     session_id: str
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of its row of data, with the text of the question as `question`; a reward has them too."""
     models: dict[str, ServedModel] = field(default_factory=dict)
     retriever: Retriever | None = None
     """The retrieval service, None if the run has none."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vime.types import Column, Integers, Message, Sample, Turn
+from vime.types import STEP_REWARD, Column, Integers, Message, Sample, Turn
 from vime.types.column import TOP_IDS, TOP_LOGPROBS
 
 KEY_CHARACTERS = 32
@@ -48,6 +48,7 @@ class Call:
         "num_prompt_tokens",
         "parent",
         "position",
+        "reward",
         "trained",
     )
 
@@ -68,6 +69,8 @@ class Call:
         """True if the model ended the reply, by the template's own end or by another special token."""
         self.delivered = True
         """False if no client received it: it is then not trained."""
+        self.reward: float | None = None
+        """The reward of the step that the reply has taken, if it has one of its own (`STEP_REWARD`)."""
         self.has_children = False
         self._tokenizer = tokenizer
         self._pieces = [Turn(prompt_ids=prompt.environment)]
@@ -241,8 +244,8 @@ class Trajectory:
         """Trainable sequences that contain every sampled token exactly once; an empty list if nothing was sampled.
 
         There is one sequence for each call without a successor. A beginning that several of them share is trained in the first.
-        What was never delivered is left out. `calls` are those to take, by default all whose tokens are trained;
-        `metadata` is that of each sequence.
+        What was never delivered is left out. Rewards of single replies (`call.reward`) are in the column `step_reward`. `calls`
+        are those to take, by default all whose tokens are trained; `metadata` is that of each sequence.
         """
         chosen = [call for call in self.calls if call.trained] if calls is None else list(calls)
         said = {id(call): call for call in chosen if call.delivered and call.says_something}
@@ -284,6 +287,7 @@ def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[
     masks: list[np.ndarray] = []
     logprobs: list[Any] = []
     versions: list[Any] = []
+    rewards: list[tuple[int, float]] = []
     last = 0
     for place, call in enumerate(path):
         turn = call.turn
@@ -293,6 +297,8 @@ def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[
         logprobs += [np.zeros(num_between, np.float32), turn.logprobs]
         versions += [np.full(num_between, last, np.int32), turn.weight_versions]
         last = turn.weight_versions[-1] if turn.weight_versions else last
+        if call.reward is not None and id(call) in own and len(turn.output_ids):
+            rewards.append((sum(map(len, masks)) - 1, call.reward))
     leaf = path[-1]
     sample = copy.copy(template)
     sample.prompt, sample.response = [], _text(path)
@@ -304,6 +310,11 @@ def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[
     sample.response_length = len(sample.loss_mask)
     if num_logprobs := max(call.turn.num_logprobs for call in path):
         sample.columns = {**sample.columns, **_likeliest(path, num_logprobs)}
+    if rewards:
+        column = np.zeros(sample.response_length, STEP_REWARD.dtype)
+        for place, reward in rewards:
+            column[place] = reward
+        sample.columns = {**sample.columns, STEP_REWARD.name: column}
     return sample
 
 

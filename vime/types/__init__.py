@@ -5,7 +5,7 @@ one reward and one stop reason; it yields one or more *samples*, each a trainabl
 mean nothing: identity is carried by `group_index` and `rollout_id`.
 """
 
-from vime.types.column import Column, ColumnType, Defined, Integers, Reals
+from vime.types.column import STEP_REWARD, Column, ColumnType, Defined, Integers, Reals
 from vime.types.identity import rollout_id_of
 from vime.types.prompt import Prompt, Sampling
 from vime.types.rollout import EvalLog, Group, Reward, Rollout, Span
@@ -16,6 +16,7 @@ from vime.types.turn import Message, Turn
 __all__ = [
     "COLUMNS",
     "COUNTS",
+    "STEP_REWARD",
     "Column",
     "ColumnType",
     "Counting",

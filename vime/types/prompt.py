@@ -23,9 +23,14 @@ class Prompt:
 
     @property
     def question(self) -> str:
-        """The text of its last message."""
-        content = self.messages[-1]["content"]
+        """The text of its last message; empty if an environment speaks first."""
+        content = self.messages[-1]["content"] if self.messages else ""
         return content if isinstance(content, str) else str(content)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of its row, the text of its question as `question`."""
+        return self.metadata | ({"question": self.question} if self.messages else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

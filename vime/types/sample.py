@@ -73,8 +73,8 @@ class Sample:
 
     @property
     def question(self) -> str:
-        """The text of its prompt, or of the last message of its prompt."""
-        return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
+        """The text of its prompt, or of the last message of its prompt; empty without any."""
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"] if self.prompt else ""
 
     @property
     def member(self) -> int:

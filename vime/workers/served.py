@@ -20,6 +20,7 @@ from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
 from vime.serving.sampling import in_training, more_parameters, sampling_parameters
 from vime.trajectory.trajectory import Trajectory
+from vime.types import Prompt
 
 ACTOR = "actor"
 """The name under which hooks find the trained model, or the baseline in its place."""
@@ -63,6 +64,7 @@ class ServedModels:
         trace: Trace | None = None,
         trajectory: Trajectory | None = None,
         baseline: str | None = None,
+        prompt: Prompt | None = None,
     ) -> Context:
         """The context of one session; tokens of the trained model are of weight `version` or newer.
 
@@ -81,6 +83,7 @@ class ServedModels:
             config=self._config,
             evaluation=evaluation,
             session_id=session,
+            row={} if prompt is None else prompt.fields,
             models=models,
             retriever=self._retriever,
             trace=trace,

@@ -182,7 +182,7 @@ class RolloutWorker:
         `version` is the servers' weight version when the group's generation began: no token may be older. Whatever is in
         `progress` is not run again.
         """
-        context = partial(self._served.context, sampling=self._sampling, version=version)
+        context = partial(self._served.context, sampling=self._sampling, version=version, prompt=prompt)
         if self._group_function is not None:
             trace = self._trace(slot)
             async with self._places.taken(trace):
@@ -294,6 +294,7 @@ class RolloutWorker:
                 trace=trace,
                 trajectory=trajectory,
                 baseline=baseline,
+                prompt=prompt,
             )
 
         async with self._places.taken(trace, queues=not evaluation):

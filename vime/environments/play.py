@@ -1,0 +1,323 @@
+"""`play`: the loop of an episode, in which each seat has a conversation with its model, and the rewards of its result.
+
+environment                      seats
+observe() ── messages or text ─> the conversation of the seat that is to move
+                                 reply: sampled and trained
+act(reply) <─ text, tool calls ─ once, within a time limit; its reward belongs to this reply
+outcome() ─> rewards and metrics of each seat
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+from random import random
+from statistics import fmean
+from typing import Any
+
+from vime.blame import users_traceback
+from vime.chat.conversation import Conversation
+from vime.environments.config import ACTOR, EnvironmentConfig
+from vime.environments.environment import IllegalMove, NoPlaceError, Observation, Outcome, Reply, load_environment
+from vime.errors import ContextFullError, SampleError, SandboxError, VimeError, describe
+from vime.rollout.context import Context, Sampling
+from vime.rollout.within import HookTimeout, within
+from vime.types import Reward, Sample, StopReason, Turn
+
+logger = logging.getLogger(__name__)
+
+KIND = "environment"
+"""The kind of the spans of an environment in a rollout's timeline."""
+WAITING_SECONDS = 0.5
+"""The shortest pause before an environment without a free place is asked again; the longest is twice as long."""
+CLOSE_SECONDS = 30.0
+"""Time for an episode to free what it holds."""
+MOST_WAITING_SECONDS = 3600.0
+"""Time after which an environment without a free place counts as lost."""
+
+
+async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """One episode of `method.environment`."""
+    method = EnvironmentConfig.of(context.config)
+    environment = load_environment(method.environment, dict(method.settings))
+    return await play(
+        context,
+        sample,
+        environment,
+        players=method.players,
+        max_turns=method.max_turns,
+        max_turn_tokens=method.max_turn_tokens,
+    )
+
+
+async def reward(context: Context, samples: list[Sample]) -> Reward:
+    """The rewards of an episode: each seat's own for its samples, and their mean over the trained seats for the rollout.
+
+    Metrics are those of the outcome, and with several seats the reward of each, `reward_SEAT`.
+    """
+    result = samples[-1].metadata["outcome"]
+    own = {sample.seat: float(result["rewards"][sample.seat]) for sample in samples}
+    seats = {f"reward_{seat}": value for seat, value in result["rewards"].items()} if len(result["rewards"]) > 1 else {}
+    return Reward(score=fmean(own.values()), metrics=result["metrics"] | seats, samples=[own[sample.seat] for sample in samples])
+
+
+@dataclass(kw_only=True, slots=True)
+class _Seat:
+    """A seat's conversation and its results so far."""
+
+    talk: Conversation
+    model: str
+    num_turns: int = 0
+    num_illegal: int = 0
+    step_rewards: list[float] = field(default_factory=list)
+
+
+async def play(
+    context: Context,
+    sample: Sample,
+    environment: Any,
+    *,
+    players: Mapping[str, str] | None = None,
+    max_turns: int = 32,
+    max_turn_tokens: int = 512,
+) -> list[Sample]:
+    """Plays one episode of the row `context.row`; returns the sequences of all seats that the trained model plays.
+
+    `Sample.seat` names the seat, the rewards of single steps are in the column `step_reward`, and the metadata hold the
+    `outcome`, which `reward` reads. An episode ends as `token_limit` if the context of the trained model is full or its last
+    reply was cut, as `turn_limit` after `max_turns` replies, as `time_limit` if a step is longer than
+    `rollout.tool_timeout_seconds`, and as `malformed` if a seat never made a legal move; all of these are trained. Raises
+    SandboxError if the environment is lost, so that the rollout is run again.
+    """
+    seats: dict[str, _Seat] = {}
+    seconds = getattr(environment, "step_seconds", context.config.rollout.tool_timeout_seconds)
+    steps = _Steps(context, seconds)
+    try:
+        episode = await _opened(context, environment, steps)
+        steps.closes = getattr(episode, "close", None)
+        try:
+            end = await _turns(context, episode, steps, seats, players or {}, max_turns, max_turn_tokens)
+            outcome = await steps.call("outcome", episode.outcome)
+        except HookTimeout:
+            context.trace.count("environment_timeouts")
+            end, outcome = StopReason.TIME_LIMIT, Outcome()
+    finally:
+        await steps.end()
+    return _samples(sample, seats, outcome, end)
+
+
+async def _opened(context: Context, environment: Any, steps: "_Steps") -> Any:
+    """An episode of the row, as soon as the environment has a place; the wait does not count towards the agent's time limit."""
+    patience, began = context.config.rollout.sandbox_timeout_seconds, time.time()
+    own = {"context": context} if "context" in inspect.signature(environment.open).parameters else {}
+    opened = partial(environment.open, dict(context.row), **own)
+    if not inspect.iscoroutinefunction(environment.open):
+        opened = steps.closing(opened)
+    while True:
+        try:
+            return await steps.call("open", opened, seconds=patience)
+        except HookTimeout as error:
+            raise SandboxError(f"the environment did not open within rollout.sandbox_timeout_seconds={patience:g}") from error
+        except NoPlaceError as error:
+            if time.time() - began > MOST_WAITING_SECONDS:
+                raise SandboxError(f"the environment had no place within {MOST_WAITING_SECONDS:g} s: {error}") from error
+        waited = time.time()
+        with context.clock.stopped():
+            await asyncio.sleep(WAITING_SECONDS * (1 + random()))
+        context.trace.add("place", kind="queue", started=waited)
+
+
+async def _turns(
+    context: Context,
+    episode: Any,
+    steps: "_Steps",
+    seats: dict[str, _Seat],
+    players: Mapping[str, str],
+    max_turns: int,
+    max_turn_tokens: int,
+) -> StopReason:
+    """Lets the seats reply until the episode is over or reaches a limit."""
+    seen: Observation | None = None
+    num_turns, again, is_cut = 0, "", False
+    while True:
+        if not again:
+            seen = await steps.call("observe", episode.observe)
+        if seen is None:
+            return StopReason.TOKEN_LIMIT if is_cut else StopReason.ANSWERED
+        if num_turns >= max_turns:
+            return StopReason.TURN_LIMIT
+        seat = _told(context, seats, players, seen, again)
+        limit = max_turn_tokens if seen.max_tokens is None else min(seen.max_tokens, max_turn_tokens)
+        try:
+            turn = await seat.talk.reply(max_tokens=limit, stop=seen.stop)
+        except ContextFullError as error:
+            is_own = error.model in ("", context.models[ACTOR].name)
+            if not is_own or not any(each.talk.calls for each in seats.values() if each.model == ACTOR):
+                raise  # an opponent's limit is not the agent's; an episode that does not even begin has nothing to train
+            return StopReason.TOKEN_LIMIT
+        num_turns, again, is_cut = num_turns + 1, "", turn.finish_reason == "length"
+        seat.num_turns += 1
+        context.trace.count("environment_steps")
+        try:
+            given = await steps.call("act", episode.act, _reply(seen.seat, turn))
+        except IllegalMove as error:
+            again, given = str(error), 0.0
+            seat.num_illegal += 1
+            context.trace.count("illegal_moves")
+        _book(seats, seen.seat, given)
+
+
+def _told(context: Context, seats: dict[str, _Seat], players: Mapping[str, str], seen: Observation, again: str) -> _Seat:
+    """The seat that is to move, whose conversation has the observation, or `again`, what was wrong with its last reply."""
+    content = seen.content
+    if again:
+        content = f"\n{again}\n{content}" if isinstance(content, str) else [{"role": "user", "content": again}]
+    seat = seats.get(seen.seat)
+    if seat is None:
+        model = players.get(seen.seat, ACTOR)
+        talk = context.models[model].conversation(content, tools=seen.tools or None)
+        seat = seats[seen.seat] = _Seat(talk=talk, model=model)
+    else:
+        seat.talk.add(content)
+    return seat
+
+
+def _reply(seat: str, turn: Turn) -> Reply:
+    """A model's reply as its environment gets it, without special tokens."""
+    return Reply(seat=seat, text=turn.text, tool_calls=turn.tool_calls, is_cut=turn.finish_reason == "length")
+
+
+def _book(seats: dict[str, _Seat], mover: str, given: Any) -> None:
+    """Adds the reward of a step to the last reply of the seat that moved, or of each seat that it names."""
+    rewards = given if isinstance(given, Mapping) else {mover: 0.0 if given is None else given}
+    for name, seat in seats.items():
+        if name == mover:
+            seat.step_rewards.append(0.0)
+            seat.talk.calls[-1].reward = 0.0
+        if seat.step_rewards and name in rewards:
+            seat.step_rewards[-1] += float(rewards[name])
+            seat.talk.calls[-1].reward = seat.step_rewards[-1]
+
+
+def _samples(sample: Sample, seats: dict[str, _Seat], outcome: Outcome, end: StopReason) -> list[Sample]:
+    """The sequences of the trained seats, with their results."""
+    summed = {name: sum(seat.step_rewards) for name, seat in seats.items()}
+    given = outcome.rewards
+    if isinstance(given, Mapping):
+        rewards = {**summed, **{name: float(value) for name, value in given.items()}}
+    else:
+        rewards = summed if given is None else dict.fromkeys(seats, float(given))
+    if end in (StopReason.ANSWERED, StopReason.TURN_LIMIT) and any(
+        seat.num_turns and seat.num_illegal == seat.num_turns for seat in seats.values() if seat.model == ACTOR
+    ):
+        end = StopReason.MALFORMED
+    result = {"rewards": rewards, "metrics": {name: float(value) for name, value in outcome.metrics.items()}}
+    samples: list[Sample] = []
+    for name, seat in seats.items():
+        if seat.model != ACTOR:
+            continue
+        about = {"outcome": result, "turns": seat.num_turns, "illegal_moves": seat.num_illegal, "step_rewards": seat.step_rewards}
+        for each in seat.talk.samples(sample, **about):
+            each.seat, each.stop_reason = name, outcome.end or end
+            samples.append(each)
+    if not samples:
+        raise SampleError("the episode ended before the trained model was asked")
+    return samples
+
+
+class _Steps:
+    """The calls of one episode: one after another, each once, those that are not async in one thread of their own."""
+
+    def __init__(self, context: Context, seconds: float) -> None:
+        self._context, self._seconds = context, seconds
+        self.closes: Callable[[], Any] | None = None
+        """Frees what the episode holds."""
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_stuck = False
+
+    async def call(self, name: str, function: Callable[..., Any], *arguments: Any, seconds: float | None = None) -> Any:
+        """The result of one call, within a step's time limit or `seconds`.
+
+        Raises HookTimeout after that, IllegalMove and NoPlaceError, and SandboxError for any other error.
+        """
+        try:
+            with self._context.trace.span(name, kind=KIND):
+                return await within(self._begun(function, *arguments), seconds or self._seconds, clock=self._context.clock)
+        except (HookTimeout, asyncio.CancelledError):
+            self._is_stuck = True
+            raise
+        except (IllegalMove, NoPlaceError, VimeError):  # errors that say themselves what is to become of the rollout
+            raise
+        except Exception as error:  # the boundary of an environment: whatever breaks it costs this attempt at the rollout
+            logger.warning("%s of the environment raised\n%s", name, users_traceback(error))
+            raise SandboxError(f"{name} of the environment: {describe(error)}") from error
+
+    def closing(self, opens: Callable[[], Any]) -> Callable[[], Any]:
+        """`opens`, whose episode is closed at once if no one waits for it any more."""
+
+        def opened() -> Any:
+            episode = opens()
+            if self._is_stuck and callable(close := getattr(episode, "close", None)):
+                _quietly(close)
+            return episode
+
+        return opened
+
+    async def end(self) -> None:
+        """Closes the episode and ends its thread; a thread in which a step hangs is left to itself, and closes when it ends."""
+        closes, self.closes = self.closes, None
+        if closes is not None:
+            if self._is_stuck and not inspect.iscoroutinefunction(closes):
+                self._calls.put(lambda: _quietly(closes))
+            else:
+                try:
+                    await within(self._begun(closes), CLOSE_SECONDS)
+                except Exception as error:  # the rollout has its result
+                    logger.warning("close of the environment: %s", describe(error))
+        self._calls.put(None)
+
+    async def _begun(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        result = await self._threaded(function, *arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    def _threaded(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def settle(method: Callable[[Any], None], value: Any) -> None:
+            if not done.done():
+                method(value)
+
+        def call() -> None:
+            try:
+                value, method = function(*arguments), done.set_result
+            except BaseException as raised:  # handed over to the coroutine that waits
+                value, method = raised if isinstance(raised, Exception) else RuntimeError(describe(raised)), done.set_exception
+            with suppress(RuntimeError):  # the loop is closed: no coroutine waits any more
+                loop.call_soon_threadsafe(settle, method, value)
+
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True, name="episode")
+            self._thread.start()
+        self._calls.put(call)
+        return done
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _quietly(closes: Callable[[], Any]) -> None:
+    try:
+        closes()
+    except Exception as error:  # the boundary of an environment that is given up
+        logger.warning("close of the environment: %s", describe(error))
