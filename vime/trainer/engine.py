@@ -129,7 +129,10 @@ class Engine:
 
     def of_config(self, config: AlgorithmConfig) -> Algorithm:
         """The algorithm of a configuration, which is usually the run's."""
-        return self.algorithm if config == self.config.algorithm else algorithm_of(replace(self.config, algorithm=config))
+        if config == self.config.algorithm:
+            return self.algorithm
+        run = replace(self.config, algorithm=config)
+        return Critic(run) if self.algorithm.is_critic else algorithm_of(run)
 
     @property
     def answers(self) -> bool:
