@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vime import loop
-from vime.errors import ConfigError, Problem
+from vime.errors import ConfigError, Problem, TrainingError
 from vime.evaluation.conditions import Job
 from vime.preflight.compose import compose_run
 from vime.report import tracker
@@ -96,3 +96,22 @@ def test_data_without_a_question_is_refused_before_there_is_a_folder(tmp_path: P
     with pytest.raises(ConfigError, match="row 0"):
         loop.train(compose_run(["+method=memagent", f"output_dir={folder}", f"data.train.path={tmp_path / 'bad.jsonl'}"]))
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("response", ["warn", "stop"])
+def test_a_policy_that_is_being_lost_is_said_and_may_end_the_run(tmp_path: Path, response: str):
+    composed = compose_run(["+method=memagent", f"output_dir={tmp_path / 'run'}", f"rollout.on_collapse={response}"])
+    with RunOutput.open(composed) as output:
+        for step in range(40):
+            reward = 0.8 + 0.02 * (step % 3) if step < 30 else 0.2
+            output.log_step(step, {"reward/mean": reward}, [], [])
+            try:
+                output.check_alarms()
+            except TrainingError as error:
+                assert response == "stop" and "the reward falls (rollout.on_collapse=stop)" in str(error)
+                break
+        else:
+            assert response == "warn"
+    log = (tmp_path / "run" / "logs" / "driver.log").read_text()
+    assert log.count("! the reward falls") == 1, "once, however long it goes on"
+    assert 31 <= step <= (39 if response == "warn" else 34)

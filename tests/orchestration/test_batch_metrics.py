@@ -18,6 +18,18 @@ def test_a_rollout_that_ran_out_of_time_counts_as_unsolved():
     assert metrics["reward/f1"] == 0.25, "over those that have it, and those that were never scored"
 
 
+def test_the_share_of_one_answer_is_taken_over_prompts():
+    def answered(number: int, text: str, stop: StopReason = StopReason.ANSWERED) -> Rollout:
+        return Rollout(rollout_id=number, group_index=0, stop_reason=stop, samples=[Sample(response="?"), Sample(response=text)])
+
+    groups = [
+        Group(prompt=PROMPT, rollouts=[answered(0, " yes"), answered(1, "yes\n")]),
+        Group(prompt=PROMPT, rollouts=[answered(2, "no"), answered(3, "yes"), answered(4, "no", StopReason.SERVER_LOST)]),
+    ]
+    assert batch_metrics(groups, version=0)["rollout/same_answer_share"] == 0.75
+    assert "rollout/same_answer_share" not in batch_metrics(groups[:1], version=0), "of one prompt it may well be the same"
+
+
 def test_sessions_say_what_was_delivered_and_how_far_conversations_go_on():
     counts = {"tokens": 10, "delivered_tokens": 8, "prompt_tokens": 100, "encoded_tokens": 25, "calls": 6, "sequences": 2}
     counts |= {"fork_subagent": 1, "retries": 3}

@@ -21,7 +21,7 @@ from vime.preflight.plan import show_plan, wrapped
 from vime.preflight.plan.amounts import gib
 from vime.preflight.plan.duration import step_flops, time
 from vime.preflight.plan.planned_processes import held_by_gpus, memory, parts
-from vime.preflight.plan.steps import batch, generation
+from vime.preflight.plan.steps import batch, generation, summary
 from vime.preflight.validation import find_problems
 from vime.types import COLUMNS, Sample
 
@@ -131,6 +131,14 @@ def test_the_plan_says_what_would_happen(capsys: pytest.CaptureFixture[str]):
     expected = ["trainer rank 7", "server actor-7", "GiB", "128", "2048 rollouts", "16 optimizer step", "micro-batch"]
     expected += ["KV cache", "gradients", "optimizer", "activations", "ruler_hqa_896k", "3 run", "weights reach the servers"]
     assert [text for text in expected if text not in shown] == []
+
+
+def test_settings_that_have_lost_a_policy_are_a_risk_of_the_plan():
+    words = ["rollout.max_staleness=4"]
+    (risk,) = [line for line in summary(planned(*words)) if line.startswith("risk:")]
+    assert "rollout.max_staleness=4" in risk and "trainer.lr_schedule=linear" in risk
+    for word in ("trainer.lr_schedule=linear", "rollout.max_staleness=1", "algorithm=score_centering"):
+        assert not any(line.startswith("risk:") for line in summary(planned(*words, word)))
 
 
 def test_a_model_that_does_not_fit_is_marked(capsys: pytest.CaptureFixture[str]):
