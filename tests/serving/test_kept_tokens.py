@@ -48,6 +48,7 @@ async def test_the_recorded_tokens_are_the_ones_that_were_kept(served: Any, name
         torch.testing.assert_close(server_N, whole_NV.gather(1, target_N.unsqueeze(1))[:, 0], rtol=0, atol=1e-4)
         assert not (ids_NK == target_N.unsqueeze(1)).any(1).all(), "a sampled token may be none of the likeliest"
         return
+    assert sampling.top_k is not None
     assert np.exp(top_NK.astype(np.float64)).sum(1) == pytest.approx(np.ones(NUM_TOKENS), abs=1e-4)
     assert num_kept_N.max() <= sampling.top_k and (name == "top-k" or num_kept_N.min() < sampling.top_k)
     chosen_NJ = torch.cat([target_N.unsqueeze(1), ids_NK.clamp(min=0)], 1)

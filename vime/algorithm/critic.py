@@ -27,7 +27,7 @@ class ActorCritic(PolicyGradient):
     """A policy gradient with generalized advantages (GAE) from the values of a critic."""
 
     columns = (RETURNS,)
-    compares_groups = False
+    compares_groups = False  # type: ignore[assignment]
 
     @property
     def source(self) -> str:

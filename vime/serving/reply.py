@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vime.types import Integers, Turn
+from vime.types import Column, Integers, Turn
 from vime.weights.payload import ADAPTER, version_in
 
 STREAM_INTERVAL_TOKENS = 64
@@ -176,7 +176,7 @@ class Reply:
             self.listener.received(piece)
 
 
-def _likeliest(content: Sequence[dict[str, Any]], num: int) -> tuple[np.ndarray, np.ndarray]:
+def _likeliest(content: Sequence[dict[str, Any]], num: int) -> tuple[Column[int], Column[float]]:
     """Ids and logprobs of the `num` likeliest tokens at each place, end to end; places of tokens that were cut off stay empty."""
     ids, logprobs = np.full((len(content), num), -1, np.int32), np.full((len(content), num), -np.inf, np.float32)
     for place, token in enumerate(content if num else ()):
@@ -184,4 +184,4 @@ def _likeliest(content: Sequence[dict[str, Any]], num: int) -> tuple[np.ndarray,
         kept.sort(key=itemgetter(0), reverse=True)
         for number, (logprob, token_id) in enumerate(kept[:num]):
             ids[place, number], logprobs[place, number] = token_id, logprob
-    return ids.reshape(-1), logprobs.reshape(-1)
+    return Column(ids.reshape(-1), np.int32), Column(logprobs.reshape(-1), np.float32)

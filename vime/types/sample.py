@@ -206,7 +206,7 @@ class Sample:
         if unknown:
             raise SampleError(f"unknown sample fields {sorted(unknown)}")
         stop_reason = data.get("stop_reason")
-        columns = {name: Column.read(data[name], dtype) for name, dtype in COLUMNS.items() if name in data}
+        columns: dict[str, Any] = {name: Column.read(data[name], dtype) for name, dtype in COLUMNS.items() if name in data}
         if "columns" in data:
             columns["columns"] = {name: _read(value) for name, value in data["columns"].items()}
         return cls(
