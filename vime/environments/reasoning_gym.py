@@ -18,6 +18,8 @@ REQUIREMENT = "reasoning-gym==0.1.25"
 INSTRUCTION = "Think step by step. Then give the final answer, and nothing else, between <answer> and </answer>."
 EXAMPLES_SEED = 2**20
 """Seed of the questions that are shown as examples; no row has it."""
+TUPLE = "__tuple__"
+"""Key of the one entry of a dictionary that stands for a tuple."""
 CHUNK = 500
 """Size of a data set, the package's own default: some tasks prepare all entries at once, or refuse more."""
 
@@ -52,7 +54,7 @@ class ReasoningGym:
         """Questions with the package's whole entry, from which its scorer judges."""
         shown = {entry["question"] for entry in self.examples}
         entries = (entry for entry in self._entries(seed) if entry["question"] not in shown)
-        candidates = ({"question": e["question"], "answer": str(e["answer"]), "entry": e} for e in entries)
+        candidates = ({"question": e["question"], "answer": str(e["answer"]), "entry": _as_json(e)} for e in entries)
         return in_split(candidates, split=split, num_items=num_items)
 
     def open(self, row: Row) -> "Question":
@@ -60,8 +62,8 @@ class ReasoningGym:
         return Question(self, row["entry"])
 
     def score(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """The package's score of an answer, from 0 to 1."""
-        return float(self._score(answer, entry))
+        """The package's score of an answer, from 0 to 1; `entry` is that of a row."""
+        return float(self._score(answer, _from_json(entry)))
 
     def content(self, entry: dict[str, Any]) -> list[dict[str, Any]] | str:
         """The prompt: messages, or with examples a plain text."""
@@ -88,6 +90,25 @@ class ReasoningGym:
             data = reasoning_gym.create_dataset(self.task, size=CHUNK, seed=first, **self._arguments)
             for place in range(CHUNK):
                 yield data[place]
+
+
+def _as_json(value: Any) -> Any:
+    """An entry as JSON; scorers compare tuples, which JSON has not."""
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_as_json(item) for item in value]
+        return {TUPLE: items} if isinstance(value, tuple) else items
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    """The entry that `_as_json` wrote."""
+    if isinstance(value, dict):
+        if value.keys() == {TUPLE}:
+            return tuple(_from_json(item) for item in value[TUPLE])
+        return {key: _from_json(item) for key, item in value.items()}
+    return [_from_json(item) for item in value] if isinstance(value, list) else value
 
 
 class Question:
