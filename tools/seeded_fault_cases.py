@@ -202,8 +202,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         file="vime/model/size.py",
-        old="attention = hidden * (queries + 2 * keys) + queries * hidden",
-        new="attention = hidden * (queries + keys) + queries * hidden",
+        old="(2 * hidden * (queries + keys) + biases + norms)",
+        new="(hidden * (queries + keys) + biases + norms)",
         tests=("tests/preflight/test_plan.py",),
     ),
     Fault(
@@ -445,6 +445,24 @@ FAULTS: tuple[Fault, ...] = (
         old='f"{column} >= ?"',
         new='f"{column} > ?"',
         tests=("tests/view/test_query.py",),
+    ),
+    Fault(
+        file="vime/view/query.py",
+        old='f"{column} <= ?"',
+        new='f"{column} < ?"',
+        tests=("tests/view/test_query.py",),
+    ),
+    Fault(
+        file="vime/environments/play.py",
+        old="samples=[own[sample.seat] for sample in samples]",
+        new="samples=None",
+        tests=("tests/environments/test_play.py",),
+    ),
+    Fault(
+        file="vime/environments/gym_like.py",
+        old="bool(terminated or truncated), bool(truncated and not terminated)",
+        new="bool(terminated), bool(truncated and not terminated)",
+        tests=("tests/environments/test_gym_like.py",),
     ),
     Fault(
         file="vime/report/alarms.py",

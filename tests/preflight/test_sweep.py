@@ -47,7 +47,7 @@ def test_a_chosen_folder_holds_all_points(tmp_path: Path):
     ("word", "expected"),
     [
         ("algorithm=glob([g*,rloo])", ["algorithm=gmpo", "algorithm=grpo", "algorithm=gspo", "algorithm=rloo"]),
-        ("algorithm=glob(*, exclude=[*o*, *p*, *_*])", ["algorithm=maxrl", "algorithm=sft"]),
+        ("algorithm=glob(*, exclude=[*o*, *p*, *_*])", ["algorithm=maxrl", "algorithm=rae", "algorithm=sft"]),
         ("model=glob(qwen2.5-7*)", ["model=qwen2.5-7b"]),
         ("+experiment=glob(memagent_single_turn_*)", [f"+experiment=memagent_single_turn_{size}b" for size in (14, 32, 7)]),
     ],

@@ -30,7 +30,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "word for a truth value": (["resume=maybe"], "resume"),
     "value for a group of settings": (["trainer=5"], "trainer"),
     "unknown option": (["model=qwen9"], "model"),
-    "unknown enum value": (["algorithm.name=ppo"], "algorithm.name"),
+    "unknown enum value": (["algorithm.name=trpo"], "algorithm.name"),
     "plus where none belongs": (["+cluster=laptop"], "cluster"),
     "no equals sign": (["trainer.lr"], "trainer.lr"),
     "several values without multirun": (["trainer.lr=1e-3,1e-4"], "trainer.lr"),
