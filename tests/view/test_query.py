@@ -80,6 +80,16 @@ def test_filters_find_what_a_look_at_every_line_finds(
     assert present == sorted(present, reverse=descending) and values[: len(present)] == present  # what has no value stands last
 
 
+@pytest.mark.parametrize("name", [name for name in CHECKS if name.startswith(("min_", "max_"))])
+def test_a_bound_includes_its_own_value(database: sqlite3.Connection, name: str):
+    field = name[4:] if name[4:] in ("step", "reward", "advantage") else f"num_{name[4:]}"
+    values = {getattr(entry, field) for entry in ENTRIES} - {None}
+    assert values
+    for value in values:
+        wanted = [entry for entry in ENTRIES if passes(entry, {name: value})]
+        assert find(database, Filters(**{name: value}), limit=100).total == len(wanted)
+
+
 def test_pages_follow_each_other_without_gaps(database: sqlite3.Connection):
     pages = [find(database, Filters(), sort="reward", limit=7, offset=start) for start in range(0, 42, 7)]
     ids = [row["id"] for page in pages for row in page.rows]
