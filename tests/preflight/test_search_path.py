@@ -60,8 +60,7 @@ def test_a_users_options_are_among_those_that_there_are(conf: Path):
     found = problem("+method=mime", "hydra.searchpath=[conf]")
     assert (
         "did you mean +method=mine? Available: agentflow, coding, environment, memagent, mine, multi_agent, retool, "
-        "search_r1, toolorchestra"
-        in found.remedy
+        "search_r1, toolorchestra" in found.remedy
     )
 
 
