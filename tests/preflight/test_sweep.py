@@ -46,7 +46,10 @@ def test_a_chosen_folder_holds_all_points(tmp_path: Path):
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("algorithm=glob([g*,rloo])", ["algorithm=gmpo", "algorithm=grpo", "algorithm=gspo", "algorithm=rloo"]),
+        (
+            "algorithm=glob([g*,rloo])",
+            ["algorithm=gigpo", "algorithm=gmpo", "algorithm=grpo", "algorithm=gspo", "algorithm=rloo"],
+        ),
         ("algorithm=glob(*, exclude=[*o*, *p*, *_*])", ["algorithm=maxrl", "algorithm=rae", "algorithm=sft"]),
         ("model=glob(qwen2.5-7*)", ["model=qwen2.5-7b"]),
         ("+experiment=glob(memagent_single_turn_*)", [f"+experiment=memagent_single_turn_{size}b" for size in (14, 32, 7)]),

@@ -12,6 +12,7 @@ from vime.config import (
     Normalization,
     RatioLevel,
     Surrogate,
+    TurnCredit,
 )
 
 BASELINES = {
@@ -27,6 +28,11 @@ DIVISORS = {
 }
 
 
+TURNS = {
+    TurnCredit.none: "",
+    TurnCredit.returns: ", of the return from each turn on (discount {discount:g}) over all turns",
+    TurnCredit.states: ", plus {weight:g} times that of the return from each turn on (discount {discount:g}) over equal states",
+}
 PLACES = {
     CriticPlace.model: "a second model",
     CriticPlace.frozen_attention: "a second model with frozen attention",
@@ -48,6 +54,7 @@ def describe(config: AlgorithmConfig) -> str:
     advantage += " by seat" if config.comparison is Comparison.seat else ""
     advantage += f" ({', '.join(config.nested_seats)} within the rollout)" if config.nested_seats else ""
     advantage += DIVISORS[config.normalization]
+    advantage += TURNS[config.turn_credit].format(discount=config.turn_discount, weight=config.turn_weight)
     advantage += ", whitened over the batch" if config.whitening else ""
     constant = config.aggregation is Aggregation.constant
     over = (

@@ -16,7 +16,8 @@ import numpy as np
 
 from vime.algorithm.advantage import Advantages, group_advantages
 from vime.algorithm.algorithm import OLD, REFERENCE, Algorithm, Columns, Forward, Loss, Tokens
-from vime.config import Baseline, CorrectionMode, Credit, KLPlace, OldLogprobs, RunConfig
+from vime.algorithm.turns import turn_advantages
+from vime.config import Baseline, CorrectionMode, Credit, KLPlace, OldLogprobs, RunConfig, TurnCredit
 from vime.errors import HookError
 from vime.hooks import load_hook, load_named
 from vime.types import Group, Sample
@@ -79,14 +80,16 @@ class PolicyGradient(Algorithm):
         else:
             found = group_advantages(self.config, groups, self._running)
         is_split = self.run.method.credit is Credit.split
+        by_turn = {} if self.config.turn_credit is TurnCredit.none else turn_advantages(self.config, groups, found)
         if not (is_split or self._penalizes or self.config.whitening):
-            return Columns({"advantage": found})
+            return Columns({"advantage": by_turn}, shown=found) if by_turn else Columns({"advantage": found})
         sequences = [sequence for sequence in known if sequence.rollout_id in found]
         counts: dict[int, int] = {}
         for sequence in sequences:
             counts[sequence.rollout_id] = counts.get(sequence.rollout_id, 0) + 1
         shares = {rollout_id: 1.0 / count if is_split else 1.0 for rollout_id, count in counts.items()}
-        given = [_of_sequence(found, sequence) * shares[sequence.rollout_id] for sequence in sequences]
+        whole = [by_turn.get((s.rollout_id, s.order)) if by_turn else _of_sequence(found, s) for s in sequences]
+        given = [value * shares[sequence.rollout_id] for value, sequence in zip(whole, sequences)]
         values, metrics = self.finished([s.with_columns(advantage=value) for s, value in zip(sequences, given)])
         by_sequence = {(sequence.rollout_id, sequence.order): value for sequence, value in zip(sequences, values)}
         return Columns({"advantage": by_sequence}, metrics=metrics, shown=found)

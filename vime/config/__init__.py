@@ -46,6 +46,7 @@ from vime.config.choices import (
     Surrogate,
     TrackerName,
     TrialEngine,
+    TurnCredit,
     VectorSearch,
     WeightTransfer,
 )
@@ -134,6 +135,7 @@ __all__ = [
     "TrainerConfig",
     "TrialConfig",
     "TrialEngine",
+    "TurnCredit",
     "VectorSearch",
     "WeightTransfer",
     "WorkspaceConfig",

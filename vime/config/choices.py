@@ -52,6 +52,7 @@ class AlgorithmName(Enum):
     maxrl = "maxrl"
     score_centering = "score_centering"
     rae = "rae"
+    gigpo = "gigpo"
     ppo = "ppo"
     sao = "sao"
     reinforce_plus_plus = "reinforce_plus_plus"
@@ -74,6 +75,14 @@ class Comparison(Enum):
 
     rollout = "rollout"
     seat = "seat"
+
+
+class TurnCredit(Enum):
+    """Credit for single replies: none, by the return from each turn on, or in addition by that among turns in the same state."""
+
+    none = "none"
+    returns = "returns"
+    states = "states"
 
 
 class Normalization(Enum):

@@ -23,6 +23,7 @@ from vime.config.choices import (
     RatioLevel,
     Schedule,
     Surrogate,
+    TurnCredit,
 )
 from vime.config.ranges import Count, Natural, NonNegative, Positive, Range, Share
 
@@ -97,6 +98,12 @@ class AlgorithmConfig:
     nested_seats: list[str] = field(default_factory=list)
     """Seats that occur several times in a rollout, and are compared with one another within it, like solvers of a task that the
     rollout has posed; the other seats are compared over the rollouts of the group."""
+    turn_credit: TurnCredit = TurnCredit.none
+    """Credit for single replies of a rollout, from the rewards of its steps (`vime.algorithm.turns`)."""
+    turn_discount: Annotated[float, Range(above=0, most=1)] = 1.0
+    """Factor of the reward of a step for each turn that lies between it and a reply."""
+    turn_weight: Positive = 1.0
+    """Weight of the advantage among turns in the same state beside that of the rollout (`turn_credit=states`)."""
     normalization: Normalization = Normalization.std
     """The divisor of the difference to the baseline."""
     whitening: bool = False

@@ -17,6 +17,7 @@ from vime.config import (
     RatioLevel,
     RunConfig,
     Surrogate,
+    TurnCredit,
 )
 from vime.preflight.compose import compose_run
 from vime.preflight.rules.objective import (
@@ -70,6 +71,13 @@ WRONG_WITH_NEW_SURROGATES: list[tuple[str, dict[str, Any]]] = [
     ("score_centering", CENTERED | {"loss": "mine.loss"}),
     ("score_centering", CENTERED | {"ratio": RatioLevel.sequence}),
     ("old_logprobs", CENTERED | {"old_logprobs": OldLogprobs.trainer}),
+    ("turn_discount", {"turn_discount": 0.9}),
+    ("turn_weight", {"turn_weight": 2.0}),
+    ("turn_weight", {"turn_weight": 2.0, "turn_credit": TurnCredit.returns}),
+    ("baseline", {"baseline": Baseline.leave_one_out, "turn_credit": TurnCredit.returns}),
+    ("normalization", {"normalization": Normalization.mean, "turn_credit": TurnCredit.states}),
+    ("kl_place", {"kl_coefficient": 0.1, "kl_place": KLPlace.reward, "turn_credit": TurnCredit.states}),
+    ("turn_credit", {"advantage": "mine.advantage", "turn_credit": TurnCredit.states}),
     ("normalization", {"baseline": Baseline.running}),
     ("baseline_decay", {"baseline_decay": 0.5}),
     ("nested_seats", {"nested_seats": ["solver"]}),

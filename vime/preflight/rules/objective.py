@@ -21,6 +21,7 @@ from vime.config import (
     RatioLevel,
     RunConfig,
     Surrogate,
+    TurnCredit,
 )
 from vime.errors import ConfigError, Problem, written
 from vime.preflight.compose import CONF
@@ -231,6 +232,7 @@ def combinations(config: RunConfig) -> list[Problem]:
                 f"{AlgorithmConfig().baseline_decay:g}, or algorithm.baseline=running",
             ),
         ),
+        *turn_credit(config),
         (
             bool(algorithm.nested_seats) and algorithm.comparison is not Comparison.seat,
             Problem(
@@ -274,6 +276,56 @@ def combinations(config: RunConfig) -> list[Problem]:
         ),
     )
     return [problem for is_wrong, problem in wrong if is_wrong]
+
+
+def turn_credit(config: RunConfig) -> list[tuple[bool, Problem]]:
+    """Combinations in which credit for turns has no effect or a wrong one."""
+    algorithm, default = config.algorithm, AlgorithmConfig()
+    chosen, has_credit = f"algorithm.turn_credit={algorithm.turn_credit.value}", algorithm.turn_credit is not TurnCredit.none
+    unread = ["turn_discount"] * (not has_credit) + ["turn_weight"] * (algorithm.turn_credit is not TurnCredit.states)
+    found = [
+        (
+            getattr(algorithm, name) != getattr(default, name),
+            f"algorithm.{name}",
+            getattr(algorithm, name),
+            f"has no effect with {chosen}: use the default, {getattr(default, name):g}, or algorithm.turn_credit=states",
+        )
+        for name in unread
+    ]
+    if has_credit:
+        found += [
+            (
+                algorithm.baseline is not Baseline.mean,
+                "algorithm.baseline",
+                algorithm.baseline.value,
+                f"{chosen} compares returns with their mean: use mean, or algorithm.turn_credit=none",
+            ),
+            (
+                algorithm.normalization is Normalization.mean,
+                "algorithm.normalization",
+                algorithm.normalization.value,
+                f"the mean return of turns may be 0 or negative, and {chosen} would divide by it: use std or none",
+            ),
+            (
+                algorithm.kl_coefficient > 0 and algorithm.kl_place is KLPlace.reward,
+                "algorithm.kl_place",
+                algorithm.kl_place.value,
+                f"{chosen} compares returns of turns before a penalty on single tokens: use loss, or algorithm.turn_credit=none",
+            ),
+            (
+                algorithm.advantage is not None,
+                "algorithm.turn_credit",
+                algorithm.turn_credit.value,
+                f"algorithm.advantage={algorithm.advantage} gives the advantages itself: use none",
+            ),
+            (
+                algorithm.critic.place is not CriticPlace.none,
+                "algorithm.turn_credit",
+                algorithm.turn_credit.value,
+                "the values of algorithm.critic give credit to tokens: use none",
+            ),
+        ]
+    return [(is_wrong, Problem(key=key, value=value, remedy=remedy)) for is_wrong, key, value, remedy in found]
 
 
 def unread_numbers(config: RunConfig) -> list[Problem]:
