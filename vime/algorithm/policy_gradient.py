@@ -88,7 +88,7 @@ class PolicyGradient(Algorithm):
         for sequence in sequences:
             counts[sequence.rollout_id] = counts.get(sequence.rollout_id, 0) + 1
         shares = {rollout_id: 1.0 / count if is_split else 1.0 for rollout_id, count in counts.items()}
-        whole = [by_turn.get((s.rollout_id, s.order)) if by_turn else _of_sequence(found, s) for s in sequences]
+        whole = [by_turn[s.rollout_id, s.order] if by_turn else _of_sequence(found, s) for s in sequences]
         given = [value * shares[sequence.rollout_id] for value, sequence in zip(whole, sequences)]
         values, metrics = self.finished([s.with_columns(advantage=value) for s, value in zip(sequences, given)])
         by_sequence = {(sequence.rollout_id, sequence.order): value for sequence, value in zip(sequences, values)}

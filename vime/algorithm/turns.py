@@ -8,8 +8,8 @@ the rollout has beside their sum stands at the last turn. G_k is compared with t
   (GiGPO, arXiv 2505.10978, section 4). A state is what stands in the sequence between the reply before and this one, the whole
   prompt for a first reply; a state that occurred once compares nothing.
 
-Rewards of steps are not compared with those of the same turn number before they are summed: where the policy decides how many turns
-there are, a rollout would be charged for each turn that it goes on, and that is biased.
+Rewards of steps are not compared with those of the same turn number before they are summed: where the policy decides how many
+turns there are, a rollout would be charged for each turn that it goes on, and that is biased.
 """
 
 import hashlib
