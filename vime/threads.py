@@ -1,8 +1,12 @@
-"""Blocking work in a bounded number of threads: callers wait for a thread, and one cancelled while it waits leaves nothing."""
+"""Blocking work in threads: in a bounded number of them, which callers wait for, or in one that the caller brings.
+
+A caller that is cancelled while it waits leaves nothing.
+"""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -37,6 +41,26 @@ class Threads:
             if loop.is_closed():
                 self._places.pop(loop, None)
         return self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._num_threads))
+
+
+def handed_over(function: Callable[[], Any]) -> tuple[Callable[[], None], "asyncio.Future[Any]"]:
+    """A call for any thread, and the future that gets its result or its error in this event loop."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(method: Callable[[Any], None], value: Any) -> None:
+        if not done.done():
+            method(value)
+
+    def call() -> None:
+        try:
+            value, method = function(), done.set_result
+        except BaseException as raised:  # handed over to the coroutine that waits
+            value, method = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}"), done.set_exception
+        with suppress(RuntimeError):  # the loop is closed: no coroutine waits any more
+            loop.call_soon_threadsafe(settle, method, value)
+
+    return call, done
 
 
 def _leave(places: asyncio.Semaphore, done: "asyncio.Future[Any]") -> None:

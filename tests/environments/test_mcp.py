@@ -99,6 +99,7 @@ async def test_a_server_is_given_its_row_as_a_file(tmp_path: Path):
 
 def test_rows_are_divided_and_settings_checked():
     train, held_out = (tools().rows(split=split, num_items=40, seed=1) for split in ("train", "eval"))
+    assert len(list(train)) == len(list(held_out)) == 40, "a fifth of the rows is held out"
     assert not {row["question"] for row in train} & {row["question"] for row in held_out}
     for settings, key in (({"score": "no.such"}, "score"), ({"url": "http://h"}, "command"), ({"lost": "no"}, "lost")):
         with pytest.raises(ConfigError) as raised:

@@ -24,6 +24,7 @@ from vime.preflight.plan.planned_processes import held_by_gpus, memory, parts
 from vime.preflight.plan.steps import batch, generation, summary
 from vime.preflight.validation import find_problems
 from vime.types import COLUMNS, Sample
+from vime.types.column import TOP_IDS, TOP_LOGPROBS
 
 pytestmark = pytest.mark.usefixtures("some_strands_python")
 
@@ -233,6 +234,10 @@ def test_the_object_store_holds_the_largest_batch_and_the_plan_says_so(capsys: p
     bytes_of_a_token = sum(np.asarray(getattr(sample, name)).itemsize for name in COLUMNS)
     assert object_store_bytes(config) >= tokens * bytes_of_a_token + 2**29
     assert driver_bytes(config) == 2 * tokens * bytes_of_a_token
+    recorded = planned("rollout.num_prompts=128", "rollout.num_samples_per_prompt=16", "rollout.num_logprobs=20")
+    likeliest = 20 * (np.dtype(TOP_IDS.dtype).itemsize + np.dtype(TOP_LOGPROBS.dtype).itemsize)
+    assert driver_bytes(recorded) == tokens * (bytes_of_a_token + likeliest)
+    assert trainer_memory(recorded)["working memory"] > trainer_memory(config)["working memory"]
     show_plan(config)
     assert f"Ray's object store: {gib(object_store_bytes(config))}" in " ".join(capsys.readouterr().out.split())
 

@@ -114,3 +114,12 @@ def test_a_solved_task_has_no_entropy_and_one_answer_without_an_alarm():
     for name in ("the entropy is gone", "one answer to everything", "the gradient norm climbs"):
         metric, values = WRONG[name]
         assert alarms(curves | {metric: (STEPS, values)}) == []
+    assert alarms(healthy() | {"reward/mean": (STEPS, [1.0] * 60)}) == [], "it is flat, and cannot rise"
+
+
+def test_the_first_steps_say_little_about_shares():
+    for name in ("groups without signal", "rollouts run into limits", "tokens are clipped"):
+        metric = WRONG[name][0]
+        watch = Watch()
+        new = [step for step in range(1, 10) if [alarm.name for alarm in watch.step(step, {metric: 0.9})] == [name]]
+        assert new == [5]

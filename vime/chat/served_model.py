@@ -80,7 +80,7 @@ class ServedModel:
     @property
     def untrained(self) -> "ServedModel":
         """The same model, whose calls are not part of the rollout's samples, for example the trained model as a judge."""
-        return replace(self, trained=False)
+        return replace(self, trained=False, sampling={name: value for name, value in self.sampling.items() if name != "logprobs"})
 
     async def chat(
         self,

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from vime.data.split import Split
+from vime.data.split import EVALUATION_SHARE, Split
 from vime.environments.environment import NoPlaceError, Observation, Outcome, Reply, Row, in_split
 from vime.errors import ConfigError, Problem, ServerError
 from vime.hooks import import_remedy, load_hook
@@ -68,7 +68,8 @@ class McpTools:
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
         """The rows of one split."""
-        return in_split(self._rows(num_items=2 * num_items, seed=seed), split=split, num_items=num_items)
+        share = EVALUATION_SHARE if split == "eval" else 1 - EVALUATION_SHARE
+        return in_split(self._rows(num_items=round(2 * num_items / share), seed=seed), split=split, num_items=num_items)
 
     async def open(self, row: Row, context: Context) -> "Episode":
         """A started server."""

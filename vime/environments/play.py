@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -28,6 +27,7 @@ from vime.environments.environment import IllegalMove, NoPlaceError, Observation
 from vime.errors import ContextFullError, SampleError, SandboxError, VimeError, describe
 from vime.rollout.context import Context, Sampling
 from vime.rollout.within import HookTimeout, within
+from vime.threads import handed_over
 from vime.types import Reward, Sample, StopReason, Turn
 
 logger = logging.getLogger(__name__)
@@ -290,21 +290,7 @@ class _Steps:
         return await result if inspect.isawaitable(result) else result
 
     def _threaded(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
-
-        def settle(method: Callable[[Any], None], value: Any) -> None:
-            if not done.done():
-                method(value)
-
-        def call() -> None:
-            try:
-                value, method = function(*arguments), done.set_result
-            except BaseException as raised:  # handed over to the coroutine that waits
-                value, method = raised if isinstance(raised, Exception) else RuntimeError(describe(raised)), done.set_exception
-            with suppress(RuntimeError):  # the loop is closed: no coroutine waits any more
-                loop.call_soon_threadsafe(settle, method, value)
-
+        call, done = handed_over(partial(function, *arguments))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True, name="episode")
             self._thread.start()

@@ -49,6 +49,7 @@ def working_bytes(config: RunConfig) -> float:
     row = trainer.max_tokens_per_micro_batch * model.vocab_size / ranks
     logits = min(row, LOGITS_IN_CUDA_CHUNK if has_gpu else LOGITS_IN_CHUNK)
     each = 2 * size if has_gpu else size + 3 * FLOAT32  # on a GPU logits and their gradient, in the model's precision
+    each += FLOAT32 if config.rollout.num_logprobs else 0  # gradients of several logits of a place, before they are rounded
     head = each * logits + (0 if trainer.lora.rank else size * model.vocab_size * model.hidden_size / ranks)
     width = model.num_experts_per_token * model.moe_intermediate_size if model.num_experts else model.intermediate_size / ranks
     return max(head, trainer.max_tokens_per_micro_batch * (3 * width + 2 * model.hidden_size) * size)

@@ -1,26 +1,33 @@
 """The memory that the tokens of a batch take, from the configuration alone: in Ray's object store and in the driver.
 
-An accepted sample takes at most 13 bytes per token (`vime.types.COLUMNS`). The driver keeps the finished groups of all batches
-that may wait for the trainer. Ray's store holds a batch while its ranks train on it, and groups on their way to the driver.
+An accepted sample takes at most 13 bytes per token (`vime.types.COLUMNS`), and 8 for each of the sampler's likeliest tokens at
+its place (`rollout.num_logprobs`). The driver keeps the finished groups of all batches that may wait for the trainer. Ray's store
+holds a batch while its ranks train on it, and groups on their way to the driver.
 """
 
 from vime.config import AlgorithmName, RunConfig, policies
 
-BYTES_PER_TOKEN = 13
+BYTES_PER_TOKEN, BYTES_PER_LIKELIEST = 13, 8
 STORE_ROOM_BYTES = 512 * 2**20
 """Room in Ray's object store besides a batch, for groups on their way, the probe's tokens and Ray itself."""
 
 
-def batch_bytes(config: RunConfig) -> int:
-    """Bytes of the largest batch, in which every expected call of every rollout is a sample as long as the context.
+def batch_tokens(config: RunConfig) -> int:
+    """Tokens of the largest batch, in which every expected call of every rollout is a sample as long as the context.
 
     Where the method does not tell how many calls a rollout makes, one is assumed.
     """
     if config.algorithm.name is AlgorithmName.sft:
-        return config.trainer.sft_tokens_per_step * BYTES_PER_TOKEN
+        return config.trainer.sft_tokens_per_step
     rollouts = config.rollout.num_prompts * config.rollout.num_samples_per_prompt
     longest = max((model.max_model_len for model in config.serving.models.values() if model.trained), default=0)
-    return rollouts * (config.method.expected_calls(config) or 1) * longest * BYTES_PER_TOKEN
+    return rollouts * (config.method.expected_calls(config) or 1) * longest
+
+
+def batch_bytes(config: RunConfig) -> int:
+    """Bytes of the largest batch."""
+    likeliest = 0 if config.algorithm.name is AlgorithmName.sft else config.rollout.num_logprobs
+    return batch_tokens(config) * (BYTES_PER_TOKEN + BYTES_PER_LIKELIEST * likeliest)
 
 
 def object_store_bytes(config: RunConfig) -> int:

@@ -52,11 +52,13 @@ def alarms(curves: dict[str, Curve]) -> list[Alarm]:
 
 
 def flat(curves: dict[str, Curve]) -> Alarm | None:
-    """An alarm if the reward of the last steps equals that of the first steps within noise."""
+    """An alarm if the reward of the last steps equals that of the first steps within noise, and could be higher."""
     values = _values(curves, REWARD)
     if len(values) < MIN_STEPS:
         return None
     first, last = values[:WINDOW], values[-WINDOW:]
+    if _is_solved(curves):
+        return None
     noise = math.hypot(stdev(first), stdev(last)) / math.sqrt(WINDOW)
     if abs(fmean(last) - fmean(first)) > 2 * noise + 1e-9:
         return None
@@ -101,16 +103,11 @@ def gradient(curves: dict[str, Curve]) -> Alarm | None:
 
 def clipped(curves: dict[str, Curve]) -> Alarm | None:
     """An alarm if the objective has clipped or masked a large part of the last tokens."""
-    metric = "train/clip_fraction"
-    values = _values(curves, metric)[-WINDOW:]
-    if len(values) < SHORT or fmean(values) <= CLIPPED:
-        return None
-    seen = f"{fmean(values):.0%} of the tokens in the last {len(values)} steps"
     meaning = (
         "The policy has moved far from the one that sampled: lower trainer.lr, rollout.max_staleness or "
         "trainer.num_updates_per_batch."
     )
-    return _alarm(curves, "tokens are clipped", metric, seen, meaning)
+    return _large_share(curves, "tokens are clipped", "train/clip_fraction", CLIPPED, "tokens", meaning)
 
 
 def same_answer(curves: dict[str, Curve]) -> Alarm | None:
@@ -184,25 +181,15 @@ def failures(curves: dict[str, Curve]) -> Alarm | None:
 
 
 def signal(curves: dict[str, Curve]) -> Alarm | None:
-    """All rewards are equal in more than half of the last groups."""
-    metric = "train/groups_without_signal_share"
-    values = _values(curves, metric)[-WINDOW:]
-    if not values or fmean(values) <= 0.5:
-        return None
-    seen = f"{fmean(values):.0%} of the groups in the last {len(values)} steps"
+    """An alarm if all rewards are equal in more than half of the last groups."""
     meaning = "These groups teach nothing: the prompts are too easy or too hard for this policy, or the reward is too coarse."
-    return _alarm(curves, "groups without signal", metric, seen, meaning)
+    return _large_share(curves, "groups without signal", "train/groups_without_signal_share", 1 / 2, "groups", meaning)
 
 
 def truncated(curves: dict[str, Curve]) -> Alarm | None:
-    """More than a third of the last rollouts ran into a limit."""
-    metric = "rollout/truncated_share"
-    values = _values(curves, metric)[-WINDOW:]
-    if not values or fmean(values) <= 1 / 3:
-        return None
-    seen = f"{fmean(values):.0%} of the rollouts in the last {len(values)} steps"
+    """An alarm if more than a third of the last rollouts ran into a limit."""
     meaning = "The limits of tokens, turns or time decide the reward: look at what these rollouts do at their ends."
-    return _alarm(curves, "rollouts run into limits", metric, seen, meaning)
+    return _large_share(curves, "rollouts run into limits", "rollout/truncated_share", 1 / 3, "rollouts", meaning)
 
 
 def skipped(curves: dict[str, Curve]) -> Alarm | None:
@@ -259,6 +246,14 @@ class Watch:
         new = [alarm for alarm in found if alarm.name not in self._present | SAID]
         self._present = {alarm.name for alarm in found}
         return new
+
+
+def _large_share(curves: dict[str, Curve], name: str, metric: str, limit: float, what: str, meaning: str) -> Alarm | None:
+    """An alarm if the share of the last steps is above a limit."""
+    values = _values(curves, metric)[-WINDOW:]
+    if len(values) < SHORT or fmean(values) <= limit:
+        return None
+    return _alarm(curves, name, metric, f"{fmean(values):.0%} of the {what} in the last {len(values)} steps", meaning)
 
 
 def _is_solved(curves: dict[str, Curve]) -> bool:

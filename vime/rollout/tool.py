@@ -20,10 +20,10 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, cast
 
 import orjson
@@ -36,6 +36,7 @@ from vime.chat.trace import Trace
 from vime.errors import SandboxError, ServerError, ToolLimitError, VimeError
 from vime.rollout.context import Context
 from vime.rollout.within import HookTimeout, describe, within
+from vime.threads import handed_over
 from vime.trajectory.messages import parsed
 from vime.types import Message
 
@@ -324,21 +325,7 @@ async def _in_thread(tool: Callable[..., Any], arguments: tuple[Any, ...], named
 
     A function that is async without being known as such (an object with `async __call__`) returns what is awaited here.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def settle(method: Callable[[Any], None], value: Any) -> None:
-        if not done.done():
-            method(value)
-
-    def call() -> None:
-        try:
-            value, method = tool(*arguments, **named), done.set_result
-        except BaseException as raised:  # handed over to the coroutine that waits
-            value, method = raised if isinstance(raised, Exception) else RuntimeError(describe(raised)), done.set_exception
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, method, value)
-
+    call, done = handed_over(partial(tool, *arguments, **named))
     threading.Thread(target=call, daemon=True, name=f"tool {getattr(tool, '__name__', tool)}").start()
     value = await done
     return await value if inspect.isawaitable(value) else value

@@ -181,7 +181,6 @@ class Sample:
         for name, values in self.columns.items():
             if not _are_numbers(values):
                 raise SampleError(f"{self._where()}: column {name!r} holds no numbers of one shape: {str(values)[:80]}")
-
         if num_logprobs:
             found = self.values(replace(TOP_IDS, shape=(num_logprobs,), fill=None))[self.trained]
             if (missing := found[:, 0] < 0).any():

@@ -8,7 +8,7 @@ from vime.config import OWN_MODEL, AlgorithmName, Before, Mode, RunConfig
 from vime.evaluation.conditions import TRAINED, num_item_runs, rows_of
 from vime.files.provenance import plain
 from vime.memory.activations import recomputes
-from vime.memory.tokens import BYTES_PER_TOKEN, batch_bytes
+from vime.memory.tokens import batch_tokens
 from vime.model.size import num_expert_parameters, num_parameters
 from vime.report.metrics_file import read_metrics
 from vime.report.run_directory import CONFIG, read_config
@@ -72,7 +72,7 @@ def step_flops(config: RunConfig) -> float:
     active = num_parameters(model) - experts
     if model.num_experts:
         active += experts * model.num_experts_per_token // model.num_experts
-    tokens = batch_bytes(config) / BYTES_PER_TOKEN
+    tokens = batch_tokens(config)
     each, critic = FORWARD_AND_BACKWARD + RECOMPUTED * recomputes(config.trainer), config.algorithm.critic
     passes = each if critic.place not in OWN_MODEL else each * (1 + critic.num_epochs_per_batch) + FORWARD
     return float(active) * tokens * passes

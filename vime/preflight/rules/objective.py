@@ -162,7 +162,44 @@ def combinations(config: RunConfig) -> list[Problem]:
             ),
         ),
         (
-            algorithm.score_centering and surrogate is not Surrogate.cispo,
+            algorithm.overlong_max_tokens is not None and algorithm.normalization is Normalization.mean,
+            Problem(
+                key="algorithm.overlong_max_tokens",
+                value=algorithm.overlong_max_tokens,
+                remedy="the penalty makes rewards negative, and algorithm.normalization=mean divides by their mean: use null, or "
+                "algorithm.normalization=std",
+            ),
+        ),
+        (
+            algorithm.baseline in WITHOUT_GROUP and algorithm.normalization is not Normalization.none,
+            Problem(
+                key="algorithm.normalization",
+                value=algorithm.normalization.value,
+                remedy=f"algorithm.baseline={algorithm.baseline.value} compares no group, so nothing of a group is there to "
+                "divide by: use none, or algorithm.whitening=true to scale advantages by the batch",
+            ),
+        ),
+        *_centering(config),
+        *_seats(config),
+        *_turn_credit(config),
+        (
+            algorithm.kl_unbiased and algorithm.kl_place is KLPlace.reward,
+            Problem(
+                key="algorithm.kl_unbiased",
+                value=True,
+                remedy="a KL penalty on the reward has no gradient to correct: use false, or algorithm.kl_place=loss",
+            ),
+        ),
+    )
+    return [problem for is_wrong, problem in wrong if is_wrong]
+
+
+def _centering(config: RunConfig) -> list[tuple[bool, Problem]]:
+    """Combinations in which score centering has no effect or a wrong one."""
+    algorithm = config.algorithm
+    return [
+        (
+            algorithm.score_centering and algorithm.surrogate is not Surrogate.cispo,
             Problem(
                 key="algorithm.score_centering",
                 value=True,
@@ -205,24 +242,13 @@ def combinations(config: RunConfig) -> list[Problem]:
                 "algorithm.score_centering=false",
             ),
         ),
-        (
-            algorithm.overlong_max_tokens is not None and algorithm.normalization is Normalization.mean,
-            Problem(
-                key="algorithm.overlong_max_tokens",
-                value=algorithm.overlong_max_tokens,
-                remedy="the penalty makes rewards negative, and algorithm.normalization=mean divides by their mean: use null, or "
-                "algorithm.normalization=std",
-            ),
-        ),
-        (
-            algorithm.baseline in WITHOUT_GROUP and algorithm.normalization is not Normalization.none,
-            Problem(
-                key="algorithm.normalization",
-                value=algorithm.normalization.value,
-                remedy=f"algorithm.baseline={algorithm.baseline.value} compares no group, so nothing of a group is there to "
-                "divide by: use none, or algorithm.whitening=true to scale advantages by the batch",
-            ),
-        ),
+    ]
+
+
+def _seats(config: RunConfig) -> list[tuple[bool, Problem]]:
+    """Combinations in which a running baseline or seats have no effect or a wrong one."""
+    algorithm = config.algorithm
+    return [
         (
             algorithm.baseline is not Baseline.running and algorithm.baseline_decay != AlgorithmConfig().baseline_decay,
             Problem(
@@ -232,7 +258,6 @@ def combinations(config: RunConfig) -> list[Problem]:
                 f"{AlgorithmConfig().baseline_decay:g}, or algorithm.baseline=running",
             ),
         ),
-        *turn_credit(config),
         (
             bool(algorithm.nested_seats) and algorithm.comparison is not Comparison.seat,
             Problem(
@@ -266,19 +291,10 @@ def combinations(config: RunConfig) -> list[Problem]:
                 remedy=f"algorithm.advantage={algorithm.advantage} compares rewards itself: use rollout",
             ),
         ),
-        (
-            algorithm.kl_unbiased and algorithm.kl_place is KLPlace.reward,
-            Problem(
-                key="algorithm.kl_unbiased",
-                value=True,
-                remedy="a KL penalty on the reward has no gradient to correct: use false, or algorithm.kl_place=loss",
-            ),
-        ),
-    )
-    return [problem for is_wrong, problem in wrong if is_wrong]
+    ]
 
 
-def turn_credit(config: RunConfig) -> list[tuple[bool, Problem]]:
+def _turn_credit(config: RunConfig) -> list[tuple[bool, Problem]]:
     """Combinations in which credit for turns has no effect or a wrong one."""
     algorithm, default = config.algorithm, AlgorithmConfig()
     chosen, has_credit = f"algorithm.turn_credit={algorithm.turn_credit.value}", algorithm.turn_credit is not TurnCredit.none

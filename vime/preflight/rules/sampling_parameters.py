@@ -30,17 +30,16 @@ def kept_tokens(config: RunConfig) -> list[Problem]:
     rollout, problems = config.rollout, []
     if config.algorithm.name is AlgorithmName.sft:
         return []
-    few = 1 if rollout.top_k is None else rollout.top_k
     if rollout.top_p < 1 and rollout.top_k is None:
         remedy = (
             "the trainer must know which tokens top-p keeps, and without a limit they may be all: set rollout.top_k=20 "
             "rollout.num_logprobs=24, or 1.0 here"
         )
         problems.append(Problem(key="rollout.top_p", value=rollout.top_p, remedy=remedy))
-    elif rollout.top_k is not None and rollout.num_logprobs < few:
+    elif rollout.top_k is not None and rollout.num_logprobs < rollout.top_k:
         remedy = (
-            f"the trainer must know the {few} kept tokens: use at least rollout.top_k={few}, and a few more for those that are "
-            "equally likely as the last one, or rollout.top_k=null rollout.top_p=1.0"
+            f"the trainer must know the {rollout.top_k} kept tokens: use at least rollout.top_k={rollout.top_k}, and a few more "
+            "for those that are equally likely as the last one, or rollout.top_k=null rollout.top_p=1.0"
         )
         problems.append(Problem(key="rollout.num_logprobs", value=rollout.num_logprobs, remedy=remedy))
     if rollout.num_logprobs > config.model.vocab_size:
