@@ -55,8 +55,10 @@ def handed_over(function: Callable[[], Any]) -> tuple[Callable[[], None], "async
     def call() -> None:
         try:
             value, method = function(), done.set_result
-        except BaseException as raised:  # handed over to the coroutine that waits
-            value, method = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}"), done.set_exception
+        except Exception as raised:  # handed over to the coroutine that waits
+            value, method = raised, done.set_exception
+        except BaseException as raised:  # so is what would end the thread alone, as an error that ends no program
+            value, method = RuntimeError(f"{type(raised).__name__}: {raised}"), done.set_exception
         with suppress(RuntimeError):  # the loop is closed: no coroutine waits any more
             loop.call_soon_threadsafe(settle, method, value)
 
