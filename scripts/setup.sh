@@ -188,6 +188,14 @@ install_packages() {
     must "Installing $what with pip" install_with_pip "$1"
 }
 
+# reasoning-gym and TextArena. One of their packages has no wheel and needs a compiler, so this never stops the set-up.
+environments() { uv_install -e ".[environments]" --constraint "$(constraints "$1")" || pip install -e ".[environments]"; }
+
+install_environments() {
+    if step "Installing reasoning-gym and TextArena" environments "$1"; then return; fi
+    say "missing (the whole log: $LOGS/environments.log), so +method=environment has neither; with a C compiler, pip install -e '.[environments]' installs them"
+}
+
 # What the servers import and what the trainer imports, side by side. The modules are compiled on the way (uv does not compile
 # them), so that the first run starts as fast as the later ones, also where the environment forbids Python to write any.
 check_imports() {
@@ -217,6 +225,7 @@ main() {
     mkdir -p $LOGS
     must "Creating .venv with $python" make_venv "$python"
     install_packages "$build"
+    install_environments "$build"
     torch_is_of_build "$build" || fail "the torch that was installed is not the $build build of $TORCH; is the other one among pip's find-links?"
     must "Checking that everything imports" check_imports
     printf '%s %s\n' "$build" "$(fingerprint)" >$STAMP

@@ -1,5 +1,6 @@
 """All tasks of reasoning-gym: rows, splits and scores, without a server. The package may be missing."""
 
+import importlib
 import importlib.util
 import json
 import tomllib
@@ -24,9 +25,7 @@ there = pytest.mark.skipif(not IS_THERE, reason="reasoning-gym is not installed:
 
 @cache
 def all_tasks() -> list[str]:
-    from reasoning_gym.factory import DATASETS
-
-    return sorted(DATASETS.keys() - NEEDS_ARGUMENTS)
+    return sorted(importlib.import_module("reasoning_gym").factory.DATASETS.keys() - NEEDS_ARGUMENTS)
 
 
 def questions(task: str, split: Any, num_items: int) -> list[dict[str, Any]]:

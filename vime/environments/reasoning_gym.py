@@ -8,6 +8,7 @@ text with solved ones before it, which a base model continues; its answer is all
 
 import itertools
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from typing import Any
 
 from vime.data.split import Split
@@ -32,18 +33,18 @@ class ReasoningGym:
     def __init__(self, task: str, /, *, examples: int = 0, instruction: str = INSTRUCTION, **arguments: Any) -> None:
         """Raises ConfigError for a task that there is not, arguments that it does not take, or if the package is missing."""
         try:
-            import reasoning_gym
-            from reasoning_gym.factory import DATASETS
+            self._package: Any = import_module("reasoning_gym")
         except ImportError as error:
             raise required(f"reasoning_gym.{task}", REQUIREMENT, error) from error
-        if task not in DATASETS:
-            remedy = f"reasoning-gym {reasoning_gym.__version__} has no such task: {', '.join(sorted(DATASETS))}"
+        known = self._package.factory.DATASETS
+        if task not in known:
+            remedy = f"reasoning-gym {self._package.__version__} has no such task: {', '.join(sorted(known))}"
             raise ConfigError([Problem(key="method.environment", value=f"reasoning_gym.{task}", remedy=remedy)])
         self.task, self.instruction = task, instruction
         self._arguments = arguments
-        self._score: Any = reasoning_gym.get_score_answer_fn(task)
+        self._score: Any = self._package.get_score_answer_fn(task)
         try:
-            reasoning_gym.create_dataset(task, size=1, **arguments)  # checks the arguments
+            self._package.create_dataset(task, size=1, **arguments)  # checks the arguments
             self.examples = list(itertools.islice(self._entries(EXAMPLES_SEED), examples))
         except (TypeError, ValueError, AssertionError, KeyError) as error:
             remedy = f"reasoning-gym's {task} does not take these arguments ({type(error).__name__}: {error})"
@@ -74,20 +75,16 @@ class ReasoningGym:
 
     def answer(self, reply: str) -> str | None:
         """The answer that a reply gives; None if it gives none."""
-        from reasoning_gym.utils import extract_answer
-
         if not self.examples:
-            return extract_answer(reply)
+            return self._package.utils.extract_answer(reply)
         for stop in self.stop:
             reply = reply.split(stop)[0]
         return reply.strip()
 
     def _entries(self, seed: int) -> Iterator[dict[str, Any]]:
         """Entries without end: a data set that begins where another ends continues it."""
-        import reasoning_gym
-
         for first in itertools.count(seed, CHUNK):
-            data = reasoning_gym.create_dataset(self.task, size=CHUNK, seed=first, **self._arguments)
+            data = self._package.create_dataset(self.task, size=CHUNK, seed=first, **self._arguments)
             for place in range(CHUNK):
                 yield data[place]
 

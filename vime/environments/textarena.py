@@ -12,6 +12,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterable
+from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -35,15 +36,14 @@ class TextArena:
     def __init__(self, game: str, /, *, players: int = 1, instruction: str = "", **arguments: Any) -> None:
         """Raises ConfigError for a game that there is not, that does not start here, or if the package is missing."""
         try:
-            import textarena
-            from textarena.envs.registration import ENV_REGISTRY
+            self._package: Any = import_module("textarena")
         except ImportError as error:
             raise required(f"textarena.{game}", REQUIREMENT, error) from error
-        self._package: Any = textarena
         self.game, self.instruction, self._arguments = game, instruction, arguments
         self.seats = tuple(f"player_{number}" for number in range(players))
-        if game + RAW not in ENV_REGISTRY:
-            known = ", ".join(sorted(name.removesuffix(RAW) for name in ENV_REGISTRY if name.endswith(RAW)))
+        registered = self._package.envs.registration.ENV_REGISTRY
+        if game + RAW not in registered:
+            known = ", ".join(sorted(name.removesuffix(RAW) for name in registered if name.endswith(RAW)))
             remedy = f"textarena {REQUIREMENT.partition('==')[2]} has no such game: {known}"
             raise ConfigError([Problem(key="method.environment", value=f"textarena.{game}", remedy=remedy)])
         try:
