@@ -40,6 +40,7 @@ FLOORS = (
     {"loop", "trial"},
     {"rehearse"},
     {"run"},
+    {"service"},
 )
 """The rooms of vime from the ground up: folders, and the modules beside them."""
 

@@ -465,6 +465,24 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/environments/test_gym_like.py",),
     ),
     Fault(
+        file="vime/service/client_loss.py",
+        old="mean_N = (sums / counts.clamp(min=1.0))",
+        new="mean_N = sums",
+        tests=("tests/service/test_client_loss.py",),
+    ),
+    Fault(
+        file="vime/service/places.py",
+        old="free = [place for place in self._places if not place.num_users]",
+        new="free = list(self._places)",
+        tests=("tests/service/test_places.py",),
+    ),
+    Fault(
+        file="vime/service/call_queue.py",
+        old="if number < opened.next:",
+        new="if number > opened.next:",
+        tests=("tests/service/test_call_queue.py",),
+    ),
+    Fault(
         file="vime/report/alarms.py",
         old="sum(failed) < 0.05 * (sum(failed) + sum(ended))",
         new="sum(failed) < 0.5 * (sum(failed) + sum(ended))",

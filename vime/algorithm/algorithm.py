@@ -150,6 +150,8 @@ class Algorithm:
     """The columns among them that `advantages` reads; the others never leave the trainer."""
     reads_top: bool = False
     """True if `loss` reads the sampler's likeliest tokens: the columns `top_ids` and `top_logprobs`, and `Tokens.top`."""
+    answers_top: bool = False
+    """True if the logprobs that a gradient pass returns have those of `Tokens.top` behind, [N, 1 + K]."""
     is_supervised: bool = False
     """True if sequences are demonstrations: no model sampled them, so they have no logprobs to compare with."""
 

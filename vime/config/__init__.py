@@ -64,6 +64,7 @@ from vime.config.infrastructure import (
     RetrievalConfig,
     RewardServiceConfig,
     SandboxConfig,
+    ServiceConfig,
     WorkspaceConfig,
 )
 from vime.config.learning import AlgorithmConfig, CorrectionConfig, CriticConfig, LoraConfig, TrainerConfig
@@ -128,6 +129,7 @@ __all__ = [
     "ServedModelConfig",
     "ServerGroupConfig",
     "ServerRole",
+    "ServiceConfig",
     "ServingConfig",
     "SessionConfig",
     "Surrogate",
@@ -187,6 +189,8 @@ class RunConfig:
     """The retrieval service."""
     reward_service: RewardServiceConfig = field(default_factory=RewardServiceConfig)
     """An external reward service."""
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+    """The training service."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     """Machines and GPUs."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

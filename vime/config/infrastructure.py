@@ -1,4 +1,4 @@
-"""Sandbox, workspace, retrieval, reward service and cluster."""
+"""Sandbox, workspace, retrieval, reward service, training service and cluster."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -148,6 +148,26 @@ class RewardServiceConfig:
     """New attempts after 408, 409, 425, 429, 5xx, a lost connection or the time limit, with growing waits between them."""
     max_pending: Count = 1024
     """Rollouts of one rollout worker in requests or queued for one; further rollouts wait until there is room."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ServiceConfig:
+    """The training service (`python -m vime.service`), with which clients train models over HTTP."""
+
+    host: str = "127.0.0.1"
+    """Address that it listens on. Beyond this machine it needs API keys, in the environment variable VIME_SERVICE_KEYS."""
+    port: Port = 8930
+    """Port that it listens on."""
+    model_names: list[str] = field(default_factory=list)
+    """Further names by which clients may ask for the model, for example one whose chat format their library knows."""
+    max_models: Count = 8
+    """Models that are trained at the same time, by all clients together."""
+    num_samplers: Count = 4
+    """Adapters that the servers hold at the same time. Further ones are loaded again when they are asked for."""
+    session_timeout_seconds: Positive = 120.0
+    """Silence of a client after which its session ends, and its models are freed; checkpoints stay."""
+    max_request_bytes: Count = 64 * 2**20
+    """Size limit of a request, also of its content where it is compressed."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -44,11 +44,14 @@ class FileSync:
         """The servers that got the last version; None is all, of external ones."""
 
     async def sync(self, version: int) -> dict[str, float]:
-        """Exports the weights, then pauses, updates, checks and resumes every server; one that is down gets them when it is back.
+        """Exports the weights, then sends them. Raises what `send` raises."""
+        return await self.send(await self._trainer.export_weights(version))
+
+    async def send(self, payload: WeightPayload) -> dict[str, float]:
+        """Pauses, updates, checks and resumes every server; one that is down gets the weights when it is back.
 
         Raises WeightSyncError if a server received other bytes, ServerError if one was given up, or is external and lost.
         """
-        payload = await self._trainer.export_weights(version)
         started = time.monotonic()
         previous = self._policy.payloads.get(payload.adapter)
         self._policy.expect(payload.version, payload)

@@ -97,7 +97,7 @@ class TrainerGroup:
 
         With several adapters (`config.adapters`) the ranks train all of them on one model, and `of` gives each.
         """
-        self._config, self._configs = config, policies(config)
+        self._config, self._configs = config, dict(policies(config))
         self._of = next(iter(self._configs))
         self._nodes, self._spare = nodes, spare or Spare()
         self._key = ""
@@ -142,6 +142,21 @@ class TrainerGroup:
         view = copy(self)
         view._config, view._of = self._configs.get(name, self._config), name
         return view
+
+    async def add(self, name: str, config: RunConfig) -> "TrainerGroup":
+        """Gives the model further adapters with an optimizer of their own, and returns their verbs, as `of` does.
+
+        The model's own weights, its layout and its algorithm are those of this group; `config` has the rank, the seed, or the
+        folder that they begin with. Raises `ConfigError` if that does not fit.
+        """
+        await self._results("add", [rank.add.remote(name, config) for rank in self._started])
+        self._configs[name] = config
+        return self.of(name)
+
+    async def remove(self, name: str) -> None:
+        """Frees the adapters that `add` has given."""
+        del self._configs[name]
+        await self._results("remove", [rank.remove.remote(name) for rank in self._started])
 
     async def hand_over(
         self, algorithm: Algorithm, samples: Sequence[Sample], *, version: int, has_advantages: bool = True
@@ -214,6 +229,11 @@ class TrainerGroup:
     async def export_weights(self, version: int) -> WeightPayload:
         """Writes the current weights as files that servers can read, and describes them as `version`."""
         return (await self._all("export_weights", self._weights_dir, version))[0]
+
+    async def export_saved(self, saved: Path, *, name: str, version: int) -> WeightPayload:
+        """Writes an adapter that `save_adapter` has saved as files that servers can read, under a name of theirs."""
+        call = self._started[0].export_saved.remote(name, saved, self._weights_dir, version)
+        return (await self._results("export_saved", [call]))[0]
 
     async def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""

@@ -77,10 +77,11 @@ class MicroBatches:
             yield _build(row, self._version, self._only_trained, self._share, self._device)
 
     def by_block(self, values: list[torch.Tensor]) -> list[np.ndarray]:
-        """Values of the wanted tokens, [N] for each micro-batch, as one array for each block of the shard."""
+        """Values of the wanted tokens, [N] or [N, J] for each micro-batch, as one array for each block of the shard."""
         arrays = [part.float().cpu().numpy() for part in values]
         ends = np.cumsum(self._block_sizes).tolist()
-        return [np.concatenate([np.zeros(0, np.float32), *arrays[end - n : end]]) for end, n in zip(ends, self._block_sizes)]
+        none = np.zeros((0, *(arrays[0].shape[1:] if arrays else ())), np.float32)
+        return [np.concatenate([none, *arrays[end - n : end]]) for end, n in zip(ends, self._block_sizes)]
 
     @property
     def longest(self) -> int:

@@ -65,7 +65,8 @@ def forward_backward(
 ) -> dict[str, float]:
     """Adds the gradients of the micro-batches to Megatron's buffers; returns sums over all ranks, the same on each.
 
-    `keep` is given the logprobs [N] of each micro-batch, in order, on the last pipeline stage.
+    `keep` is given the logprobs of each micro-batch, in order, on the last pipeline stage: [N] of the wanted tokens, or if the
+    algorithm `answers_top` [N, J], with those of the tokens in `top_ids` behind.
     """
     model = cast(PackedModel, wrapped[-1].module)
 
@@ -82,7 +83,7 @@ def forward_backward(
                 top_ids_NK = batch.columns["top_ids"] if algorithm.recorded else None
                 logprobs_NJ, entropy_N = _distribution(model, hidden, batch, top_ids_NK=top_ids_NK, **how)
             if keep is not None:
-                keep(logprobs_NJ[:, 0].detach())
+                keep((logprobs_NJ if algorithm.answers_top else logprobs_NJ[:, 0]).detach())
             value, sums = micro_batch_loss(algorithm, batch, logprobs_NJ, entropy_N, values_N)
             return value, torch.tensor(len(logprobs_NJ), dtype=torch.int), sums
 

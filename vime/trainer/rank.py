@@ -98,6 +98,20 @@ class TrainerRank:
                 self._engines[CRITIC] = engine.critic
         logger.info("trainer rank %d is ready (pid %d)", self._rank, os.getpid())
 
+    def add(self, name: str, config: RunConfig) -> None:
+        """Gives the model further adapters under a name, with an optimizer of their own. Raises `ConfigError`."""
+        from vime.trainer.engine import Engine
+
+        assert name not in self._engines, f"there are adapters {name} already"
+        self._engines[name] = Engine(config, beside=next(iter(self._engines.values())))
+
+    def remove(self, name: str) -> None:
+        """Frees the adapters of a name that `add` has given, and their optimizer."""
+        removed = self._engines.pop(name)
+        next(iter(self._engines.values())).activate()
+        del removed
+        gc.collect()
+
     def pid(self) -> int:
         """Process id."""
         return os.getpid()
@@ -163,6 +177,12 @@ class TrainerRank:
             tensors, description = engine.export_adapter(), engine.describe_adapter()
             return write_adapter_payload(tensors, folder=folder, name=of, version=version, description=description)
         return write_payload(engine.export(), folder=folder, version=version)
+
+    def export_saved(self, of: str, saved: Path, folder: Path, version: int) -> WeightPayload:
+        """Writes an adapter that `save_adapter` has saved as files into `folder`, under the name `of`; no collective."""
+        from vime.weights.export import copy_adapter_payload
+
+        return copy_adapter_payload(saved, folder=folder, name=of, version=version)
 
     def call(self, of: str, method: str, *arguments: Any, **options: Any) -> Any:
         """Any other method of this rank's `Engine`."""

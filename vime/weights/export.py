@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from vime.files.folders import put_in_place, sync, writing_place
 from vime.model import adapter_folder
@@ -67,12 +67,24 @@ def write_adapter_payload(
     tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, name: str, version: int, description: dict[str, Any]
 ) -> WeightPayload:
     """Writes one version of the adapters of a name as a folder of its own; a collective over `tensors`, rank 0 writes."""
-    started = time.monotonic()
-    payload, digest = WeightPayload(version=version, adapter=name), WeightDigest()
     if dist.get_rank() != 0:
         for _ in tensors:
             pass
-        return payload
+        return WeightPayload(version=version, adapter=name)
+    return _write_adapter_payload(tensors, folder=folder, name=name, version=version, description=description)
+
+
+def copy_adapter_payload(saved: Path, *, folder: Path, name: str, version: int) -> WeightPayload:
+    """Writes a saved adapter (a folder in PEFT's format) as `write_adapter_payload` does; no collective."""
+    tensors, description = load_file(saved / adapter_folder.WEIGHTS), json.loads((saved / adapter_folder.CONFIG).read_text())
+    return _write_adapter_payload(tensors.items(), folder=folder, name=name, version=version, description=description)
+
+
+def _write_adapter_payload(
+    tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, name: str, version: int, description: dict[str, Any]
+) -> WeightPayload:
+    started = time.monotonic()
+    payload, digest = WeightPayload(version=version, adapter=name), WeightDigest()
     folder.mkdir(parents=True, exist_ok=True)
     remove_versions(folder, before=version - KEPT_VERSIONS + 1, name=name)
     kept = {key: tensor.detach().contiguous().cpu() for key, tensor in tensors}

@@ -1,0 +1,88 @@
+"""The configuration of a service, from the words of its command line, and the rules that it must keep."""
+
+from dataclasses import replace
+
+from vime.cluster.placement import takes_turns
+from vime.config import LoraDelivery, RunConfig
+from vime.errors import Problem
+from vime.preflight.compose import Composed, compose_run
+from vime.preflight.rules import (
+    cuda,
+    gpu_memory,
+    lora,
+    machine_requirements,
+    model_shape,
+    numbers,
+    parallel_sizes,
+    security,
+    serving,
+    vllm_arguments,
+)
+from vime.preflight.validation import Rule
+
+RULES: tuple[Rule, ...] = (
+    numbers.ranges,
+    machine_requirements.run_folder_can_be_made,
+    model_shape.heads,
+    model_shape.rotary_embeddings,
+    lora.targets,
+    lora.delivery,
+    parallel_sizes.trainer_shards,
+    parallel_sizes.token_shards,
+    parallel_sizes.expert_shards,
+    parallel_sizes.pipeline,
+    parallel_sizes.trainer_gpus,
+    parallel_sizes.server_gpus,
+    parallel_sizes.cluster_gpus,
+    parallel_sizes.nodes,
+    parallel_sizes.megatron_fields,
+    gpu_memory.trainer_fits,
+    cuda.layouts,
+    serving.one_trained,
+    serving.router,
+    serving.ports,
+    serving.groups,
+    serving.context,
+    serving.rotary_embeddings,
+    vllm_arguments.arguments,
+    security.arguments,
+    machine_requirements.gpus,
+    machine_requirements.checkpoint,
+    machine_requirements.ports_free,
+    machine_requirements.shared_memory,
+    machine_requirements.host_memory,
+    machine_requirements.address,
+    machine_requirements.ray_answers,
+)
+"""The rules of a run that are about models, trainer, servers and machines."""
+DEFAULTS = ("name=service_${model.name}", "trainer.lora.rank=32", "serving.lora=adapter")
+"""Words that come before those of the command line."""
+
+
+def compose_service(words: list[str]) -> Composed:
+    """Composes a service. Raises `ConfigError` with all of its problems."""
+    return compose_run([*DEFAULTS, *words], check=find_problems)
+
+
+def find_problems(config: RunConfig) -> list[Problem]:
+    """All problems of a service's configuration."""
+    found = [problem for rule in (*RULES, own_rules) for problem in rule(replace(config, output_dir=config.output_dir))]
+    return list(dict.fromkeys(found))
+
+
+def own_rules(config: RunConfig) -> list[Problem]:
+    """A service trains adapters, and its servers answer while it trains."""
+    problems = []
+    if not config.trainer.lora.rank:
+        remedy = "a service trains adapters: give the largest rank that clients may ask for"
+        problems.append(Problem(key="trainer.lora.rank", value=0, remedy=remedy))
+    if config.serving.lora is not LoraDelivery.adapter:
+        remedy = "a service has several models on one base: use adapter"
+        problems.append(Problem(key="serving.lora", value=config.serving.lora.value, remedy=remedy))
+    if takes_turns(config):
+        remedy = "clients sample while others train, so servers need GPUs of their own: use false"
+        problems.append(Problem(key="cluster.colocated", value=True, remedy=remedy))
+    if config.resume:
+        remedy = "a service goes on with the checkpoints in its folder: give output_dir=FOLDER again"
+        problems.append(Problem(key="resume", value=True, remedy=remedy))
+    return problems

@@ -1,0 +1,309 @@
+"""A training service in this process: models that share one base, each an adapter with an optimizer, and samplers of them.
+
+    async with open_service(config, folder, say=print) as service:
+        model = await service.create_model("mine", ModelSpec(rank=8, seed=0))
+        answer = await model.forward_backward([Datum(tokens=…, inputs={"target_tokens": …})], "cross_entropy")
+        await model.step({"lr": 1e-4})
+        await model.save_sampler(folder / "first")
+        async with service.sampler("first", folder / "first") as sampler:
+            turn = await sampler.sample(prompt, {"max_tokens": 16, "temperature": 1.0}, request_id="1")
+
+The loop is the caller's. Models take turns at the trainer call by call, so that each waits for one call of every other at most.
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ray.exceptions import RayActorError
+
+from vime.algorithm.algorithm import Forward
+from vime.config import AlgorithmConfig, LoraTarget, RunConfig
+from vime.errors import BadRequestError, TrainingError
+from vime.files.folders import put_in_place, writing_place
+from vime.runtime import running
+from vime.service.client_loss import OBJECT, ChosenLoss, ClientLoss
+from vime.service.datum import Datum, as_sample, chosen_loss
+from vime.service.places import Places, place_names
+from vime.serving.client import TokenClient
+from vime.serving.topology import Serving
+from vime.system import Say, trained
+from vime.tasks import Watches, together
+from vime.trainer.group import TrainerGroup, Update
+from vime.types import Integers, Turn
+from vime.weights.policy import Policy
+from vime.workers.agents import served
+
+STATE, ADAPTER, SPEC = "state", "adapter", "model.json"
+"""Parts of a checkpoint: the exact state of the trainer, the adapter in PEFT's format, and what the model is."""
+ATTENTION = (LoraTarget.q_proj, LoraTarget.k_proj, LoraTarget.v_proj, LoraTarget.o_proj)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """A model that is trained: an adapter of the base.
+
+    Example: `ModelSpec(rank=32, seed=7, train_mlp=False)` adapts the matrices of attention alone.
+    """
+
+    rank: int
+    seed: int = 0
+    train_attn: bool = True
+    train_mlp: bool = True
+
+    @property
+    def targets(self) -> list[LoraTarget]:
+        """The matrices that get an adapter."""
+        return [each for each in LoraTarget if (self.train_attn if each in ATTENTION else self.train_mlp)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """The result of a pass: logprobs of the targets of each datum, [L] or [L, K], and the loss, a sum over all of them."""
+
+    logprobs: list[np.ndarray]
+    loss: float = field(default=float("nan"))
+
+
+class TrainedModel:
+    """One model of a service. Its calls run one after the other, and gradients add up from a step to the next."""
+
+    def __init__(self, service: "Service", name: str, spec: ModelSpec, trainer: TrainerGroup) -> None:
+        self.name, self.spec = name, spec
+        self.num_steps = 0
+        self._service, self._trainer = service, trainer
+        self._has_gradients = False
+
+    async def forward(self, data: Sequence[Datum], loss: str, numbers: Mapping[str, float] | None = None) -> Answer:
+        """The logprobs of the targets; nothing changes. Raises BadRequestError for data that the loss cannot read."""
+        chosen = chosen_loss(loss, numbers or {}, data)
+        columns = []
+        for place in range(chosen.num_targets):
+            one = [replace(datum, inputs=_with_target(datum.inputs, place)) for datum in data]
+            async with self._service.turn():
+                update, _ = await self._handed_over(one, replace(chosen, num_targets=1))
+                found = await self._trainer.forward(update, [Forward(column="trained")])
+                columns.append([each["trained"] for each in await self._trainer.read(update, found)])
+        if np.ndim(data[0].inputs["target_tokens"]) == 1:
+            return Answer(logprobs=columns[0])
+        return Answer(logprobs=[np.stack(parts, 1) for parts in zip(*columns, strict=True)])
+
+    async def forward_backward(self, data: Sequence[Datum], loss: str, numbers: Mapping[str, float] | None = None) -> Answer:
+        """Adds the gradient of a loss. Raises BadRequestError for data that the loss cannot read, and for a loss that is not
+        finite, after which no gradients are left.
+        """
+        chosen = chosen_loss(loss, numbers or {}, data)
+        async with self._service.turn():
+            update, algorithm = await self._handed_over(data, chosen)
+            self._has_gradients = False  # of a loss that is not finite, none are left
+            sums, columns = await self._trainer.forward_backward(update, algorithm, keep=True)
+            self._has_gradients = True
+            assert columns is not None, "an update that is not finite raises"
+            found = [each["trained"] for each in await self._trainer.read(update, columns)]
+        is_table = np.ndim(data[0].inputs["target_tokens"]) == 2
+        return Answer(
+            logprobs=[each[:, None] if is_table and each.ndim == 1 else each for each in found], loss=sums["train/loss"]
+        )
+
+    async def step(self, optimizer: Mapping[str, float]) -> dict[str, float]:
+        """One step of AdamW with the gradients since the last one.
+
+        `optimizer` has `lr`, and any of `beta1`, `beta2`, `eps`, `weight_decay`, `clip_grad`; others are the configuration's.
+        Raises BadRequestError without gradients, or if their norm is not finite.
+        """
+        if not self._has_gradients:
+            raise BadRequestError("optim_step without gradients: call forward_backward before it")
+        async with self._service.turn():
+            self._has_gradients = False
+            metrics = await self._trainer.step(optimizer=optimizer, step=self.num_steps)
+        self.num_steps += 1
+        return {"grad_norm": metrics["train/grad_norm"], "lr": metrics["train/lr"]}
+
+    async def save(self, folder: Path) -> None:
+        """Writes an exact checkpoint, from which `Service.create_model` goes on. Raises `CheckpointError`."""
+        await self._save(folder, with_state=True)
+
+    async def save_sampler(self, folder: Path) -> None:
+        """Writes the adapter alone, for a sampler; PEFT and vLLM load its folder `adapter`. Raises `CheckpointError`."""
+        await self._save(folder, with_state=False)
+
+    async def load(self, folder: Path, *, optimizer: bool) -> None:
+        """Goes on from a checkpoint of the same shape, with the state of the optimizer or a new one; gradients are gone.
+
+        Raises BadRequestError if the checkpoint is of another model.
+        """
+        saved = self._service.read_spec(folder)
+        if replace(saved, seed=self.spec.seed) != self.spec:
+            raise BadRequestError(f"the checkpoint is of {asdict(saved)}, this model of {asdict(self.spec)}")
+        async with self._service.turn():
+            await self._service.trainer.remove(self.name)
+            self._trainer = await self._service.add_adapter(self.name, self.spec, start=folder / ADAPTER)
+            self._has_gradients = False
+            if optimizer:
+                await self._trainer.load(folder / STATE)
+
+    async def _save(self, folder: Path, *, with_state: bool) -> None:
+        temporary = writing_place(folder)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        async with self._service.turn():
+            if with_state:
+                await self._trainer.save(temporary / STATE)
+            await self._trainer.save_adapter(temporary / ADAPTER)
+        (temporary / SPEC).write_text(json.dumps(asdict(self.spec) | {"base": self._service.base}) + "\n")
+        put_in_place(temporary, folder)
+
+    async def _handed_over(self, data: Sequence[Datum], chosen: ChosenLoss) -> tuple[Update, ClientLoss]:
+        config = self._service.config
+        limits = {"vocab_size": config.model.vocab_size, "max_tokens": self._service.max_model_len}
+        samples = [as_sample(datum, chosen, where=f"datum {index}", **limits) for index, datum in enumerate(data)]
+        algorithm = ClientLoss(replace(config, algorithm=loss_config(config.algorithm, chosen)))
+        return await self._trainer.hand_over(algorithm, samples, version=self.num_steps), algorithm
+
+
+class Sampler:
+    """Samples with one adapter, or with the base model, while `Service.sampler` keeps it in its place."""
+
+    def __init__(self, client: TokenClient, settings: dict[str, Any], *, max_model_len: int) -> None:
+        self._client, self._settings, self._max_model_len = client, settings, max_model_len
+
+    async def sample(self, prompt: Integers, sampling: dict[str, Any], *, request_id: str) -> Turn:
+        """A reply behind the prompt; `sampling` has vLLM's names, and without `max_tokens` the reply may fill the context.
+
+        Raises BadRequestError, ServerError.
+        """
+        given = {"max_tokens": self._max_model_len - len(prompt), **sampling, **self._settings["sampling"]}
+        version = self._settings["minimum_version"]
+        session = f"service-{request_id}"
+        try:
+            return await self._client.generate(
+                prompt, sampling=given, session_id=session, request_id=session, minimum_version=version
+            )
+        finally:
+            self._client.finish(session)
+
+
+class Service:
+    """The trainer and the servers of a service, and the models that are there now."""
+
+    def __init__(self, config: RunConfig, trainer: TrainerGroup, serving: Serving, policy: Policy) -> None:
+        self.config, self.trainer, self.base = config, trainer, config.model.checkpoint
+        self.lost = asyncio.Event()
+        """Set when a rank of the trainer has died: nothing can be trained any more."""
+        self._lock = asyncio.Lock()
+        self.models: dict[str, TrainedModel] = {}
+        self.places = Places(config, serving, trainer, policy)
+        self.max_model_len = serving.trained_endpoint().max_model_len
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """The trainer for one call; who has waited longest is next.
+
+        Raises BadRequestError in place of the trainer's error about a loss or a gradient that is not finite.
+        """
+        async with self._lock:
+            try:
+                yield
+            except TrainingError as error:
+                if isinstance(error.__cause__, RayActorError):
+                    self.lost.set()
+                    raise
+                raise BadRequestError(str(error)) from error
+
+    async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None) -> TrainedModel:
+        """A new model; with `start`, one that begins with the weights of a checkpoint. Raises BadRequestError."""
+        most = self.config.trainer.lora.rank
+        if not 1 <= spec.rank <= most:
+            raise BadRequestError(f"rank={spec.rank}: this service trains adapters of rank 1 to {most} (trainer.lora.rank)")
+        if not spec.targets:
+            raise BadRequestError("train_attn=false and train_mlp=false leave nothing to train")
+        async with self.turn():
+            if (number := len(self.models)) >= self.config.service.max_models:
+                raise BadRequestError(f"there are {number} models already (service.max_models): end one of them first")
+            trainer = await self.add_adapter(name, spec, start=start / ADAPTER if start is not None else None)
+            self.models[name] = TrainedModel(self, name, spec, trainer)
+        return self.models[name]
+
+    async def remove_model(self, name: str) -> None:
+        """Frees a model; what was saved of it stays."""
+        async with self.turn():
+            del self.models[name]
+            await self.trainer.remove(name)
+
+    async def add_adapter(self, name: str, spec: ModelSpec, *, start: Path | None) -> TrainerGroup:
+        """Gives the trainer the adapter of a model; it is the caller's turn."""
+        lora = replace(self.config.trainer.lora, rank=spec.rank, targets=spec.targets, start=str(start) if start else None)
+        trainer = replace(self.config.trainer, lora=lora)
+        return await self.trainer.add(name, replace(self.config, seed=spec.seed, trainer=trainer))
+
+    def read_spec(self, folder: Path) -> ModelSpec:
+        """The model of a checkpoint. Raises BadRequestError if it has another base."""
+        found = json.loads((folder / SPEC).read_text())
+        if (base := found.pop("base")) != self.base:
+            raise BadRequestError(f"the checkpoint is of the base model {base}, this service has {self.base}")
+        return ModelSpec(**found)
+
+    @asynccontextmanager
+    async def sampler(self, key: str, saved: Path | None) -> AsyncIterator[Sampler]:
+        """A sampler of what `save_sampler` or `save` has written; without it, of the base model.
+
+        The same key means the same weights. Raises WeightSyncError or ServerError if they reach no server.
+        """
+        keeping = self.places.base() if saved is None else self.places.adapter(key, saved / ADAPTER)
+        async with keeping as (client, settings):
+            yield Sampler(client, settings, max_model_len=self.max_model_len)
+
+    async def renew(self, key: str, saved: Path) -> None:
+        """Gives the samplers of a key, also those at work, other weights."""
+        await self.places.renew(key, saved / ADAPTER)
+
+
+@asynccontextmanager
+async def open_service(config: RunConfig, folder: Path, *, say: Say) -> AsyncIterator[Service]:
+    """A service whose trainer and servers are there until the end of the block; `folder` gets its logs."""
+    policy = Policy()
+    own = with_places(config)
+    async with (
+        running(config, say=say) as runtime,
+        served(own, folder, runtime, policy=policy) as serving,
+        trained(with_small_adapter(config), folder, runtime) as trainer,
+    ):
+        await together([serving.ready(say), trainer.loaded()])
+        watches = Watches()
+        watches.add(serving.watch())
+        service = Service(config, trainer, serving, policy)
+        try:
+            yield service
+        finally:
+            await watches.cancel()
+            await service.places.close()
+
+
+def with_places(config: RunConfig) -> RunConfig:
+    """The configuration of the servers, with a place for each adapter that they hold at the same time."""
+    return replace(config, adapters={name: config for name in place_names(config.service.num_samplers)})
+
+
+def with_small_adapter(config: RunConfig) -> RunConfig:
+    """The configuration of the trainer, whose own adapter holds the base's place and is never trained."""
+    lora = replace(config.trainer.lora, rank=1, targets=[LoraTarget.q_proj])
+    return replace(config, trainer=replace(config.trainer, lora=lora), algorithm=loss_config(config.algorithm, ChosenLoss()))
+
+
+def loss_config(algorithm: AlgorithmConfig, chosen: ChosenLoss) -> AlgorithmConfig:
+    """The configuration of an algorithm that is a client's loss."""
+    return replace(algorithm, object=OBJECT, options=asdict(chosen))
+
+
+def _with_target(inputs: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """The inputs of one of several targets of each position."""
+    if np.ndim(inputs.get("target_tokens", ())) != 2:
+        return dict(inputs)
+    tables = ("target_tokens", "weights")
+    return {name: np.asarray(value)[:, place] if name in tables else value for name, value in inputs.items()}
