@@ -24,6 +24,7 @@ from vime.config.choices import (
     CpuProducts,
     Credit,
     CriticPlace,
+    Divergence,
     Family,
     KLEstimator,
     KLPlace,
@@ -44,6 +45,7 @@ from vime.config.choices import (
     Schedule,
     ServerRole,
     Surrogate,
+    TeacherTerm,
     TrackerName,
     TrialEngine,
     TurnCredit,
@@ -66,7 +68,15 @@ from vime.config.infrastructure import (
     SandboxConfig,
     WorkspaceConfig,
 )
-from vime.config.learning import AlgorithmConfig, CorrectionConfig, CriticConfig, LoraConfig, TrainerConfig
+from vime.config.learning import (
+    AlgorithmConfig,
+    CorrectionConfig,
+    CriticConfig,
+    DistillationConfig,
+    LoraConfig,
+    TeacherConfig,
+    TrainerConfig,
+)
 from vime.config.measurement import EvaluationConfig, LoggerConfig, TrialConfig
 from vime.config.ranges import Natural
 
@@ -95,6 +105,8 @@ __all__ = [
     "CriticPlace",
     "DataConfig",
     "DatasetConfig",
+    "DistillationConfig",
+    "Divergence",
     "EvaluationConfig",
     "Family",
     "GatewayConfig",
@@ -131,6 +143,8 @@ __all__ = [
     "ServingConfig",
     "SessionConfig",
     "Surrogate",
+    "TeacherConfig",
+    "TeacherTerm",
     "TrackerName",
     "TrainerConfig",
     "TrialConfig",
