@@ -35,7 +35,7 @@ def divergence(
 
 
 def with_tail(logprobs_NK: torch.Tensor, is_known_NK: torch.Tensor) -> torch.Tensor:
-    """These logprobs, and that of all other tokens together in front of them, [N, J]; minus infinity where there is no token."""
+    """The logprob of all other tokens together, and these logprobs behind it, [N, J]; minus infinity where there is no token."""
     known_NK = torch.where(is_known_NK, logprobs_NK, -torch.inf)
     tail_N = (1.0 - known_NK.exp().sum(1)).clamp(min=LEAST_TAIL).log()
     return torch.cat([tail_N.unsqueeze(1), known_NK], 1)
