@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from vime.config import Aggregation, AlgorithmConfig, AlgorithmName, KLEstimator, Normalization, RunConfig
+from vime.config import (
+    Aggregation,
+    AlgorithmConfig,
+    AlgorithmName,
+    DistillationConfig,
+    KLEstimator,
+    Normalization,
+    RunConfig,
+    TeacherConfig,
+)
 from vime.preflight.compose import CONF, compose_run
 from vime.preflight.plan.steps import summary
 from vime.report.tables import header_lines
@@ -23,6 +32,10 @@ TOOLORCHESTRA: dict[str, Any] = {
 NO_KL: dict[str, Any] = {"kl_coefficient": 0.0}
 GRPO: dict[str, Any] = {"name": AlgorithmName.grpo}
 DAPO: dict[str, Any] = {"name": AlgorithmName.dapo, "clip_high": 0.28}
+DISTILLATION: dict[str, Any] = {
+    "name": AlgorithmName.on_policy_distillation,
+    "distillation": DistillationConfig(teachers={"teacher": TeacherConfig()}),
+}
 SFT: dict[str, Any] = {"name": AlgorithmName.sft}
 SLIME_AGENTIC: dict[str, Any] = {**AGENTFLOW, "name": AlgorithmName.slime_agentic, "aggregation": Aggregation.sample}
 SEARCH_R1: dict[str, Any] = {"name": AlgorithmName.paper, **LOW_VAR}
@@ -62,6 +75,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     "memagent_paper_tiny": {**MEMAGENT, **NO_KL},
     **{f"memagent_{name}": GRPO for name in ("tiny_lengths", "tiny_lora", "tiny_adapters", "endpoint", "four_models")},
     **{f"memagent_lora_{model}": MEMAGENT for model in ("qwen2.5_7b", "qwen3_8b", "qwen3_4b_24gb", "qwen3_30b_a3b")},
+    "memagent_tiny_distillation": DISTILLATION,
     "agentflow_paper": AGENTFLOW,
     **{f"agentflow_{name}": SLIME_AGENTIC for name in ("slime_agentic", "released_slime_agentic_7b")},
     **{

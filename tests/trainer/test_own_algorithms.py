@@ -1,4 +1,4 @@
-"""Algorithms of a user (`own/`, at most 45 lines each) under tensor and data parallelism: gradients of one rank, of PyTorch."""
+"""Gradients of algorithms of a user (`own/`, at most 45 lines each) and of teachers, under tensor and data parallelism."""
 
 import json
 from collections.abc import Callable
@@ -11,9 +11,11 @@ from safetensors.torch import load_file
 
 from tests.trainer.own_ranks import make_groups
 from vime.algorithm.batch import build_updates
+from vime.config import Divergence
 
 OWN = Path(__file__).parent / "own"
 ALGORITHMS = {"turns": "PerTurn", "bonus": "Bonus", "averaged": "Averaged"}
+TAUGHT: dict[str, str | None] = {"advantages of a teacher": None} | {kind.value: kind.value for kind in Divergence}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one": {},
     "tensor": {"tensor_parallel_size": 2, "sequence_parallel": False},
@@ -27,7 +29,8 @@ def results(
 ) -> tuple[Path, Path]:
     """The model, and the folder of what the ranks wrote."""
     folder, model = tmp_path_factory.mktemp("own"), models("qwen2")
-    algorithms = {name: f"{OWN / name}.py:{kind}" for name, kind in ALGORITHMS.items()}
+    algorithms: dict[str, Any] = {name: f"{OWN / name}.py:{kind}" for name, kind in ALGORITHMS.items()}
+    algorithms |= {name: {"divergence": divergence} for name, divergence in TAUGHT.items()}
     job = folder / "job.json"
     job.write_text(json.dumps({"folder": str(folder), "model": str(model), "algorithms": algorithms, "layouts": LAYOUTS}))
     run_ranks("own_ranks.py", job)
@@ -46,11 +49,14 @@ def expected(name: str, first: dict[str, torch.Tensor], model: Path, folder: Pat
     present = load_file(folder / f"{name}-one" / "before.safetensors")
     network, mean = loaded(present), loaded({key: (present[key] + first[key]) / 2 for key in present})
 
+    def whole(of: Any, sample: Any) -> torch.Tensor:
+        kept = torch.tensor(sample.loss_mask, dtype=torch.bool)
+        return of(torch.tensor([sample.tokens])).logits[0, :-1].log_softmax(-1)[-sample.response_length :][kept]
+
     def logprobs(of: Any, sample: Any) -> torch.Tensor:
         kept = torch.tensor(sample.loss_mask, dtype=torch.bool)
-        every = of(torch.tensor([sample.tokens])).logits[0, :-1].log_softmax(-1)
-        own = every.gather(1, torch.tensor(sample.tokens)[1:, None])[:, 0]
-        return own[-sample.response_length :][kept]
+        ids = torch.tensor(sample.tokens)[-sample.response_length :][kept]
+        return whole(of, sample).gather(1, ids[:, None])[:, 0]
 
     pairs = []
     for group in make_groups(1):
@@ -58,6 +64,7 @@ def expected(name: str, first: dict[str, torch.Tensor], model: Path, folder: Pat
         values = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
         pairs += [(value, sample) for value, rollout in zip(values, group.rollouts) for sample in rollout.samples]
     num_tokens = sum(sum(sample.loss_mask) for _, sample in pairs)
+    num_taught = sum(sum(sample.loss_mask) for _, sample in pairs if sample.columns)
     for advantage, sample in pairs:
         current = logprobs(network, sample)
         if name == "turns":
@@ -68,6 +75,11 @@ def expected(name: str, first: dict[str, torch.Tensor], model: Path, folder: Pat
             targets = -1.0 - torch.arange(len(current))
             loss = (-(current - current.detach()).exp() * advantage).sum() / num_tokens
             loss = loss + 0.3 / 100 * (current - targets).square().sum()
+        elif name in TAUGHT:
+            loss = (-(current - current.detach()).exp() * advantage).sum() / num_tokens
+            if sample.columns:
+                given = {key: torch.tensor(value) for key, value in sample.columns.items()}
+                loss = loss + 0.7 / num_taught * taught(TAUGHT[name], current, whole(network, sample), given)
         else:
             pull = (current - logprobs(mean, sample).detach()).square() / 2
             loss = (-advantage * current + 2.0 * pull).sum() / num_tokens
@@ -75,7 +87,25 @@ def expected(name: str, first: dict[str, torch.Tensor], model: Path, folder: Pat
     return {key: parameter.grad for key, parameter in network.named_parameters() if parameter.grad is not None}
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+def taught(divergence: str | None, current: torch.Tensor, whole: torch.Tensor, given: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The teacher's term of a sequence, summed over its trained tokens."""
+    if divergence is None:
+        return (-(current - current.detach()).exp() * (given["teacher"] - current.detach())).sum()
+
+    def outcomes(logprobs: torch.Tensor) -> torch.Tensor:
+        probabilities = logprobs.exp()
+        return torch.cat([probabilities, 1 - probabilities.sum(1, keepdim=True)], 1)
+
+    p, q = outcomes(whole.gather(1, given["teacher_ids"])), outcomes(given["teacher_logprobs"])
+    if divergence == "reverse_kl":
+        return (p * (p / q).log()).sum()
+    if divergence == "forward_kl":
+        return (q * (q / p).log()).sum()
+    mean = (p + q) / 2
+    return ((q * (q / mean).log()).sum() + (p * (p / mean).log()).sum()) / 2
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, *TAUGHT])
 def test_gradients_are_those_of_plain_pytorch_under_every_layout(results: tuple[Path, Path], name: str) -> None:
     model, folder = results
     gradients = expected(name, load_file(model / "model.safetensors"), model, folder)

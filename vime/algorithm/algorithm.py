@@ -7,7 +7,7 @@
 Shape suffixes: N trained tokens of a micro-batch, K likeliest tokens at each place.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -104,8 +104,8 @@ class Tokens:
     """Weight versions between sampling and training."""
     columns: Mapping[str, "torch.Tensor"]
     top: "torch.Tensor | None" = None
-    """Logprobs of the sampler's likeliest tokens (the column `top_ids`), [N, K]; those of ids below 0 mean nothing, and must not
-    have a gradient. None unless the algorithm `reads_top`, or tokens were cut."""
+    """Logprobs of the tokens in the column `Algorithm.top_column`, the sampler's likeliest or a teacher's, [N, K]; those of ids
+    below 0 mean nothing, and must not have a gradient. None unless the algorithm reads them, or tokens were cut."""
     values: "torch.Tensor | None" = None
     """Values of the states in which the tokens were sampled, with gradients, where the model has a value head; beside those of a
     critic with a model of its own, logprobs are the sampler's, and there is no entropy."""
@@ -128,7 +128,8 @@ class Loss:
 
     terms: Mapping[str, "torch.Tensor"]
     weights: Mapping[str, "torch.Tensor"] = field(default_factory=dict)
-    """Weights of each token, by term; other terms use the column `weight`, which `algorithm.aggregation` defines."""
+    """Weights of each token, by term; other terms use the column `weight`, which `algorithm.aggregation` defines. For an average
+    over a part of the sequences see `Algorithm.weights`."""
     metrics: Metrics = field(default_factory=dict)
 
 
@@ -155,6 +156,9 @@ class Algorithm:
     is_supervised: bool = False
     """True if sequences are demonstrations: no model sampled them, so they have no logprobs to compare with."""
 
+    weights: ClassVar[Mapping[str, Callable[[Sample], bool]]] = {}
+    """Further columns of weights by name, each over the sequences of an update for which its function is true, and 0 elsewhere: a
+    term of the loss then has an average of its own. They are in `columns` as well."""
     compares_groups: bool = True
     """True if a group whose rewards are all equal teaches nothing."""
     is_critic: bool = False
@@ -181,6 +185,11 @@ class Algorithm:
         """True if the trained logprobs are those of a distribution that top-k or top-p has cut."""
         rollout = self.run.rollout
         return not self.is_supervised and (rollout.top_k is not None or rollout.top_p < 1)
+
+    @property
+    def top_column(self) -> str:
+        """Name of the column of ids whose logprobs `Tokens.top` has; empty if `loss` reads none."""
+        return TOP_IDS.name if self.is_cut or self.reads_top else ""
 
     @property
     def recorded(self) -> Sequence[ColumnType]:

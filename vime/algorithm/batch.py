@@ -47,8 +47,8 @@ def build_updates(
     if num_updates > 1:
         random.Random(seed).shuffle(rollouts)
     parts = [rollouts[start::num_updates] for start in range(num_updates)]
-    weighed = [_weighed(algorithm.config, [_sequences(rollout) for rollout in part]) for part in parts if part]
-    filled = [[spread.filled(sequence, weight) for sequence, weight in update] for update in weighed if update]
+    weighed = [_weighed(algorithm, [_sequences(rollout) for rollout in part]) for part in parts if part]
+    filled = [[spread.filled(sequence, weights) for sequence, weights in update] for update in weighed if update]
     updates = [[each for each in update if columns.is_blank or algorithm.has_gradient(each)] or update[:1] for update in filled]
     absolute = [_absolute(value) for value in shown(columns, groups).values() if value != []]
     num_samples = sum(len(rollout.samples) for rollout in rollouts)
@@ -95,8 +95,19 @@ def _sequences(rollout: Rollout) -> list[Sample]:
     return found
 
 
-def _weighed(config: AlgorithmConfig, rollouts: list[list[Sample]]) -> list[tuple[Sample, float]]:
-    """The sequences of the rollouts of an update, each with the weight of its tokens; see `Aggregation` for the averages."""
+def _weighed(algorithm: Algorithm, rollouts: list[list[Sample]]) -> list[tuple[Sample, dict[str, float]]]:
+    """The sequences of the rollouts of an update, each with the columns of weights of its tokens (`Algorithm.weights`)."""
+    found = [(sequence, {WEIGHT.name: weight}) for sequence, weight in _averaged(algorithm.config, rollouts)]
+    for name, holds in algorithm.weights.items():
+        own = _averaged(algorithm.config, [[each for each in rollout if holds(each)] for rollout in rollouts])
+        by_place = {(sequence.rollout_id, sequence.order): weight for sequence, weight in own}
+        for sequence, weights in found:
+            weights[name] = by_place.get((sequence.rollout_id, sequence.order), 0.0)
+    return found
+
+
+def _averaged(config: AlgorithmConfig, rollouts: list[list[Sample]]) -> list[tuple[Sample, float]]:
+    """Sequences, each with the weight of its tokens in an average over all of them; see `Aggregation`."""
     counted = [[(sequence, _num_sampled(sequence)) for sequence in sequences] for sequences in rollouts if sequences]
     num_sequences = sum(map(len, counted))
     num_tokens = sum(trained for pairs in counted for _, trained in pairs)
@@ -140,11 +151,11 @@ class _Spread:
         for values in self._values.values():
             self._check(values)
 
-    def filled(self, sequence: Sample, weight: float) -> Sample:
-        """The sequence with the algorithm's columns and the weight of its tokens."""
+    def filled(self, sequence: Sample, weights: dict[str, float]) -> Sample:
+        """The sequence with the algorithm's columns and the weights of its tokens."""
         found = {kind.name: self._of(sequence, kind) for kind in self._types}
         found = {name: value for name, value in found.items() if value is not None}
-        filled = sequence.with_columns(**{WEIGHT.name: weight, **found})
+        filled = sequence.with_columns(**weights, **found)
         for name in self._wanted:
             if name not in filled.columns:
                 place = f"sequence {sequence.order} of rollout {sequence.rollout_id}"

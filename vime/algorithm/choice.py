@@ -4,6 +4,7 @@ from typing import Any
 
 from vime.algorithm.algorithm import OBJECT, REFERENCE, Algorithm, Forward, Weights
 from vime.algorithm.critic import ActorCritic, Critic
+from vime.algorithm.distillation import Distillation
 from vime.algorithm.policy_gradient import PolicyGradient
 from vime.algorithm.sft import Supervised
 from vime.config import OWN_MODEL, AlgorithmName, CriticPlace, RunConfig
@@ -22,6 +23,8 @@ def algorithm_of(run: RunConfig) -> Algorithm:
     if run.algorithm.object is None:
         if run.algorithm.name is AlgorithmName.sft:
             return Supervised(run)
+        if run.algorithm.distillation.teachers:
+            return Distillation(run)
         return PolicyGradient(run) if run.algorithm.critic.place is CriticPlace.none else ActorCritic(run)
     return own_class(run.algorithm.object)(run)
 

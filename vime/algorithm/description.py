@@ -9,9 +9,12 @@ from vime.config import (
     CorrectionMode,
     CriticConfig,
     CriticPlace,
+    DistillationConfig,
+    Divergence,
     Normalization,
     RatioLevel,
     Surrogate,
+    TeacherTerm,
     TurnCredit,
 )
 
@@ -38,6 +41,11 @@ PLACES = {
     CriticPlace.frozen_attention: "a second model with frozen attention",
     CriticPlace.trunk: "a head on the policy",
 }
+DIVERGENCES = {
+    Divergence.reverse_kl: "KL(student ‖ teacher)",
+    Divergence.forward_kl: "KL(teacher ‖ student)",
+    Divergence.jensen_shannon: "Jensen-Shannon divergence (mixture {mixture:g})",
+}
 
 
 def describe(config: AlgorithmConfig) -> str:
@@ -56,13 +64,16 @@ def describe(config: AlgorithmConfig) -> str:
     advantage += DIVISORS[config.normalization]
     advantage += TURNS[config.turn_credit].format(discount=config.turn_discount, weight=config.turn_weight)
     advantage += ", whitened over the batch" if config.whitening else ""
+    advantage = config.advantage or advantage
+    if config.distillation.teachers or config.name is AlgorithmName.on_policy_distillation:
+        advantage = describe_teachers(config.distillation, rewards=advantage)
     constant = config.aggregation is Aggregation.constant
     over = (
         "samples of a rollout, then over rollouts" if config.aggregation is Aggregation.nested else f"{config.aggregation.value}s"
     )
     average = f"sum divided by {config.constant_tokens} tokens" if constant else f"mean over {over}"
     kl = f"KL {config.kl_coefficient:g} {config.kl_estimator.value} in the {config.kl_place.value}"
-    parts = [advantage if config.advantage is None else config.advantage]
+    parts = [advantage]
     parts += [describe_ratio(config) if config.loss is None else config.loss]
     parts += ["centered scores"] if config.score_centering else []
     parts += [average, kl if config.kl_coefficient else "no KL"]
@@ -70,6 +81,26 @@ def describe(config: AlgorithmConfig) -> str:
         bounds = f"{config.correction.low:g} … {config.correction.high:g}"
         parts.append(f"engine ratio {config.correction.mode.value} at {config.correction.level.value} level, {bounds}")
     return "; ".join(parts)
+
+
+def describe_teachers(config: DistillationConfig, *, rewards: str) -> str:
+    """The teachers' term, who teaches what, and the term of the rewards.
+
+    Example: `KL(student ‖ teacher) to solver (data sets maths), as advantages; plus 0.5 times reward minus group mean`.
+    """
+    names = []
+    for name, teacher in config.teachers.items():
+        taught = [
+            f"{kind} {', '.join(given)}" for kind, given in (("data sets", teacher.datasets), ("seats", teacher.seats)) if given
+        ]
+        taught += [f"weight {teacher.weight:g}"] if teacher.weight != 1 else []
+        names.append(name + (f" ({'; '.join(taught)})" if taught else ""))
+    term = DIVERGENCES[config.divergence].format(mixture=config.mixture)
+    term = f"{config.coefficient:g} times {term}" if config.coefficient != 1 else term
+    where = "as advantages" if config.term is TeacherTerm.advantage else f"over the teacher's {config.top_k} likeliest tokens"
+    to = f" to {', '.join(names)}" if names else ""
+    beside = f", plus {config.reward_coefficient:g} times {rewards}" if config.reward_coefficient else ""
+    return f"{term}{to}, {where}{beside}"
 
 
 def describe_critic(critic: CriticConfig) -> str:

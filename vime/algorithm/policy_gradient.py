@@ -131,19 +131,11 @@ class PolicyGradient(Algorithm):
 
     def loss(self, tokens: Tokens) -> Loss:
         """Policy loss times correction, KL to the reference, and entropy, as one term."""
-        import torch
-
-        from vime.algorithm.correction import correction_weights
         from vime.algorithm.kl import kl_estimate, unbiased
         from vime.algorithm.loss import score_centering
 
-        config, logprobs_N, engine_N = self.config, tokens.logprobs, tokens["logprob"]
-        mask_N = torch.ones_like(logprobs_N)
-        old_N = engine_N if config.old_logprobs is OldLogprobs.engine else tokens.old
-        loss_N, metrics = self._policy_loss(config, logprobs_N, old_N, tokens["advantage"], mask_N, tokens.sequences)
-        if config.correction.mode is not CorrectionMode.none or config.correction.veto:
-            factor_N, more = correction_weights(config.correction, old_N, engine_N, mask_N, tokens.sequences)
-            loss_N, metrics = loss_N * factor_N, metrics | more
+        config, logprobs_N, old_N = self.config, tokens.logprobs, self.old_logprobs(tokens)
+        loss_N, metrics = self.surrogate(tokens, tokens["advantage"])
         if config.score_centering:
             assert tokens.top is not None, "the trainer gives the logprobs of the likeliest tokens"
             known = tokens["top_logprobs"], tokens["top_ids"] >= 0
@@ -160,6 +152,24 @@ class PolicyGradient(Algorithm):
         if config.entropy_coefficient:
             loss_N = loss_N - config.entropy_coefficient * tokens.entropy
         return Loss(terms={"policy": loss_N}, metrics=metrics)
+
+    def old_logprobs(self, tokens: Tokens) -> Any:
+        """The logprobs in the denominator of the importance ratio, [N]: the sampler's, or the trainer's before the batch."""
+        return tokens["logprob"] if self.config.old_logprobs is OldLogprobs.engine else tokens.old
+
+    def surrogate(self, tokens: Tokens, advantages_N: Any) -> tuple[Any, Any]:
+        """The policy loss of each token at these advantages times the correction between trainer and sampler, [N]; metrics."""
+        import torch
+
+        from vime.algorithm.correction import correction_weights
+
+        config, engine_N, old_N = self.config, tokens["logprob"], self.old_logprobs(tokens)
+        mask_N = torch.ones_like(tokens.logprobs)
+        loss_N, metrics = self._policy_loss(config, tokens.logprobs, old_N, advantages_N, mask_N, tokens.sequences)
+        if config.correction.mode is not CorrectionMode.none or config.correction.veto:
+            factor_N, more = correction_weights(config.correction, old_N, engine_N, mask_N, tokens.sequences)
+            loss_N, metrics = loss_N * factor_N, metrics | more
+        return loss_N, metrics
 
     def has_gradient(self, sequence: Sample) -> bool:
         """False if the advantage is zero and the loss has no other term."""

@@ -24,6 +24,7 @@ from vime.config.choices import (
     CpuProducts,
     Credit,
     CriticPlace,
+    Divergence,
     Family,
     KLEstimator,
     KLPlace,
@@ -44,6 +45,7 @@ from vime.config.choices import (
     Schedule,
     ServerRole,
     Surrogate,
+    TeacherTerm,
     TrackerName,
     TrialEngine,
     TurnCredit,
@@ -67,7 +69,15 @@ from vime.config.infrastructure import (
     ServiceConfig,
     WorkspaceConfig,
 )
-from vime.config.learning import AlgorithmConfig, CorrectionConfig, CriticConfig, LoraConfig, TrainerConfig
+from vime.config.learning import (
+    AlgorithmConfig,
+    CorrectionConfig,
+    CriticConfig,
+    DistillationConfig,
+    LoraConfig,
+    TeacherConfig,
+    TrainerConfig,
+)
 from vime.config.measurement import EvaluationConfig, LoggerConfig, TrialConfig
 from vime.config.ranges import Natural
 
@@ -96,6 +106,8 @@ __all__ = [
     "CriticPlace",
     "DataConfig",
     "DatasetConfig",
+    "DistillationConfig",
+    "Divergence",
     "EvaluationConfig",
     "Family",
     "GatewayConfig",
@@ -133,6 +145,8 @@ __all__ = [
     "ServingConfig",
     "SessionConfig",
     "Surrogate",
+    "TeacherConfig",
+    "TeacherTerm",
     "TrackerName",
     "TrainerConfig",
     "TrialConfig",

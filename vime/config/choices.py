@@ -55,6 +55,7 @@ class AlgorithmName(Enum):
     gigpo = "gigpo"
     ppo = "ppo"
     sao = "sao"
+    on_policy_distillation = "on_policy_distillation"
     reinforce_plus_plus = "reinforce_plus_plus"
     reinforce_plus_plus_baseline = "reinforce_plus_plus_baseline"
     sft = "sft"
@@ -136,6 +137,26 @@ class CriticPlace(Enum):
     """The same model, whose attention keeps its first weights (SAO)."""
     trunk = "trunk"
     """A second head on the policy, whose layers get `gradient_scale` of the head's gradient."""
+
+
+class Divergence(Enum):
+    """The distance between the distributions of teacher and student at each sampled token."""
+
+    reverse_kl = "reverse_kl"
+    """KL(student ‖ teacher): the student gives up what the teacher would not say."""
+    forward_kl = "forward_kl"
+    """KL(teacher ‖ student): the student covers all that the teacher might say."""
+    jensen_shannon = "jensen_shannon"
+    """The generalized Jensen-Shannon divergence (arXiv 2306.13649, equation 1), which lies between the two."""
+
+
+class TeacherTerm(Enum):
+    """The place of a divergence from a teacher in the objective."""
+
+    advantage = "advantage"
+    """log p(teacher) - log p(student) of the sampled token is its advantage: an estimate of the gradient of the reverse KL."""
+    loss = "loss"
+    """The divergence over the teacher's likeliest tokens is a loss that is differentiated."""
 
 
 OWN_MODEL = (CriticPlace.model, CriticPlace.frozen_attention)

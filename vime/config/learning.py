@@ -13,6 +13,7 @@ from vime.config.choices import (
     CorrectionMode,
     CpuProducts,
     CriticPlace,
+    Divergence,
     KLEstimator,
     KLPlace,
     LoraInit,
@@ -23,6 +24,7 @@ from vime.config.choices import (
     RatioLevel,
     Schedule,
     Surrogate,
+    TeacherTerm,
     TurnCredit,
 )
 from vime.config.ranges import Count, Natural, NonNegative, Positive, Range, Share
@@ -80,6 +82,43 @@ class CriticConfig:
     """Weight of the values' error beside the policy's loss, where both are heads of one model (`place=trunk`)."""
     gradient_scale: Share = 0.0
     """Part of the gradient of the values' error that reaches the policy's layers (`place=trunk`); 0 stops it at the head."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TeacherConfig:
+    """A teacher: a model of `serving.models`, by its name there, that scores the tokens which the student has sampled."""
+
+    datasets: list[str] = field(default_factory=list)
+    """Data sets by name whose rollouts it teaches; none means all."""
+    seats: list[str] = field(default_factory=list)
+    """Seats (`Sample.seat`) whose sequences it teaches; none means all."""
+    weight: Positive = 1.0
+    """Odds of being drawn for a sequence that several teachers teach. Each sequence has one of them, and over many the objective
+    is the weighted sum of theirs."""
+
+
+@dataclass(kw_only=True, slots=True)
+class DistillationConfig:
+    """Teachers, and the term of the objective that brings the student nearer to them on its own rollouts.
+
+    The term has an average of its own, over the tokens that have a teacher. Teacher and student are compared at temperature 1.
+    """
+
+    teachers: dict[str, TeacherConfig] = field(default_factory=dict)
+    """Teachers by their names in `serving.models`; none turns distillation off."""
+    divergence: Divergence = Divergence.reverse_kl
+    """The distance between teacher and student."""
+    term: TeacherTerm = TeacherTerm.advantage
+    """The place of the divergence in the objective: reverse KL may be the advantage of the sampled tokens; any divergence over
+    the teacher's `top_k` likeliest tokens may be a loss."""
+    top_k: Natural = 0
+    """Likeliest tokens of the teacher over which the divergence is computed (`term=loss`); all others are one more outcome."""
+    mixture: Annotated[float, Range(above=0, below=1)] = 0.5
+    """Weight of the teacher in the mixture to which the Jensen-Shannon divergence compares both."""
+    coefficient: Positive = 1.0
+    """Weight of the teachers' term."""
+    reward_coefficient: NonNegative = 0.0
+    """Weight of the objective of rewards beside it, which the other options describe; with 0 rewards are only reported."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -156,6 +195,8 @@ class AlgorithmConfig:
     """Importance weights between engine and trainer."""
     critic: CriticConfig = field(default_factory=CriticConfig)
     """Values of tokens, in place of the rewards of the other rollouts of a group."""
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
+    """Teachers from whose logprobs the policy learns, in place of rewards or beside them."""
     object: str | None = None
     """Class of an algorithm of your own, by dotted path or `file.py:Class` (`vime/algorithm/README.md`); null means the built-in
     one, which the options above describe."""

@@ -19,6 +19,7 @@ PANELS: dict[str, dict[str, str]] = {
     "Values against returns": {"train/value_mean": "values", "train/return_mean": "returns"},
     "Explained variance of the values": {"train/value_explained_variance": "before the batch"},
     "Gradient norm of the critic": {"train/critic_grad_norm": "before clipping"},
+    "KL to the teacher": {"train/teacher_kl": "of sampled tokens"},
     "KL to the reference": {"train/kl": "KL"},
     "Entropy": {"train/entropy": "entropy"},
     "Clipped share of tokens": {"train/clip_fraction": "share of clipped or masked tokens"},

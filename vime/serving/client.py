@@ -1,8 +1,9 @@
 """Token in, token out: the client of one served model, for many requests at once in one event loop.
 
-Replies are streamed, so a request times out when its server is silent, however long the reply is; after a loss the request is
-continued from the tokens received, by another server or the restarted one. A dropped connection is retried at once, a lost server
-until `recovery_timeout_seconds`, and a bad request never. The address of a restarted server is asked of the actor that keeps it.
+`generate` continues a prompt, `score` gives the logprobs of a finished sequence. Replies are streamed, so a request times out
+when its server is silent, however long the reply is; after a loss the request is continued from the tokens received, by another
+server or the restarted one. A dropped connection is retried at once, a lost server until `recovery_timeout_seconds`, and a bad
+request never. The address of a restarted server is asked of the actor that keeps it.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+import numpy as np
 import orjson
 
 from vime.config import ServingConfig
@@ -24,8 +26,10 @@ from vime.processes.secret import headers
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint, locate
 from vime.serving.reply import Listener, Reply, StreamError, TooOld
+from vime.serving.scores import Scores
 from vime.serving.silence import Silence, Silent
 from vime.types import Integers, Turn
+from vime.weights.payload import ADAPTER
 
 __all__ = ["BadRequestError", "Listener", "TokenClient"]
 
@@ -104,7 +108,7 @@ class TokenClient:
             self._routed.add(session_id)
         adapter = self._endpoint.adapter
         reply = Reply(prompt=token_ids, sampling=sampling, minimum_version=minimum_version, adapter=adapter, listener=listener)
-        started, found_lost, backoff, num_dropped = time.monotonic(), None, FIRST_BACKOFF_SECONDS, 0
+        started, patience = time.monotonic(), _Patience(self, request_id)
         while not reply.finish_reason:
             num_kept = reply.num_tokens
             try:
@@ -117,26 +121,35 @@ class TokenClient:
                 if reply.finish_reason:  # all of it has come
                     break
                 reply.lose(too_old=isinstance(error, TooOld))
-                is_dropped, reason = isinstance(error, aiohttp.ServerDisconnectedError), describe(error)
-            self.calls.num_retries += 1
+                lost = error
             if reply.num_tokens > num_kept:  # it was not lost until now
-                found_lost, backoff, num_dropped = None, FIRST_BACKOFF_SECONDS, 0
-            num_dropped += is_dropped
-            if is_dropped and num_dropped <= NUM_IMMEDIATE_RETRIES:
-                continue  # an idle connection that the server closed while we took it
-            found_lost = time.monotonic() if found_lost is None else found_lost
-            if time.monotonic() + backoff > found_lost + self._config.recovery_timeout_seconds:
-                self.calls.num_failures += 1
-                raise ServerError(
-                    f"{self._endpoint.name} ({self._url}) gave no answer to {request_id} within "
-                    f"{self._config.recovery_timeout_seconds:.0f} s (serving.recovery_timeout_seconds); last: {reason}"
-                )
-            logger.debug("%s: trying %s again: %s", self._endpoint.name, request_id, reason)
-            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
-            self._url = await locate(self._endpoint) or self._url
-        self._count(token_ids, reply, started)
+                patience = _Patience(self, request_id)
+            await patience.after(lost)
+        self._count(len(token_ids), reply.num_tokens, started)
         return reply.turn()
+
+    async def score(self, token_ids: Integers, *, num_likeliest: int = 0, session_id: str, request_id: str) -> Scores:
+        """The logprobs of all tokens of a sequence but its first, at temperature 1, in one request; nothing is kept of its reply.
+
+        With `num_likeliest` also those of the likeliest tokens in each place. vLLM computes them without its prefix cache. Raises
+        as `generate` does; an answer for another sequence than this one is a loss.
+        """
+        check_room(len(token_ids), 1, max_model_len=self._endpoint.max_model_len, name=self._endpoint.name)
+        if len(self._endpoint.worker_urls) > 1:
+            self._routed.add(session_id)
+        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": num_likeliest, "detokenize": False}
+        adapter = {"extra_args": {ADAPTER: self._endpoint.adapter}} if self._endpoint.adapter else {}
+        body = {"token_ids": np.asarray(token_ids, np.int32), "sampling_params": sampling | adapter, "stream": False}
+        started, patience = time.monotonic(), _Patience(self, request_id)
+        while True:
+            try:
+                found = await self._attempt_to_score(body, session_id, request_id)
+                break
+            except LOST as error:
+                lost = error
+            await patience.after(lost)
+        self._count(len(token_ids), 0, started)
+        return found
 
     def finish(self, session_id: str) -> None:
         """Tells the router, if there is one, that a session has ended and no longer loads its server. Returns at once."""
@@ -163,31 +176,25 @@ class TokenClient:
         self.calls.num_failures += 1
         return BadRequestError(f"{self._endpoint.name} refuses {request_id}: {str(reason)[:2000]}")
 
-    def _count(self, token_ids: Integers, reply: Reply, started: float) -> None:
+    def _count(self, num_read: int, num_written: int, started: float) -> None:
         self.calls.num_requests += 1
-        self.calls.input_tokens += len(token_ids)
-        self.calls.output_tokens += reply.num_tokens
+        self.calls.input_tokens += num_read
+        self.calls.output_tokens += num_written
         self.calls.seconds += time.monotonic() - started
 
     async def _attempt(self, reply: Reply, session_id: str, request_id: str) -> None:
         """Requests the rest of a reply and reads it to its end."""
-        if self._session is None:
-            self._session = _open_session(self._endpoint.secret)
         # Every attempt has an id of its own: the server may still be at work on the one that was lost.
         body = {"model": self._endpoint.model, "request_id": f"{request_id}-{next(self._attempts)}", **reply.body()}
         if self._config.keep_cache:  # what was started under other weights has its own keys and values
             body["cache_salt"] = f"version {reply.minimum_version}"
         started = time.monotonic()
-        data, head = orjson.dumps(body, option=OPTIONS), {"Content-Type": JSON, "x-session-id": session_id}
         is_paused = reply.listener.is_paused if reply.listener is not None else bool
         with Silence(self._config.silence_timeout_seconds, is_explained=is_paused) as silence:
-            response = await self._session.post(f"{self._url}/inference/v1/generate", data=data, headers=head)
+            response = await self._post(body, session_id)
             silence.heard()
             try:
-                if response.status in REFUSED:
-                    raise self._refused(request_id, await response.text())
-                if response.status != 200:
-                    raise _Unavailable(f"status {response.status}: {(await response.text())[:500]}")
+                await self._check_status(response, request_id)
                 async for event in _events(response, silence):
                     if "error" in event:
                         if isinstance(event["error"], dict) and event["error"].get("code") in REFUSED:
@@ -202,6 +209,62 @@ class TokenClient:
                 if not reply.finish_reason:
                     response.close()  # which tells the server to stop
                 response.release()
+
+    async def _attempt_to_score(self, body: dict[str, Any], session_id: str, request_id: str) -> Scores:
+        """Requests the logprobs of a sequence, whose answer comes in one piece."""
+        body = {"model": self._endpoint.model, "request_id": f"{request_id}-{next(self._attempts)}", **body}
+        with Silence(self._config.silence_timeout_seconds, is_explained=bool):
+            async with await self._post(body, session_id) as response:
+                await self._check_status(response, request_id)
+                answer = await response.read()
+        return Scores.of(answer, body["token_ids"], num_likeliest=body["sampling_params"]["prompt_logprobs"])
+
+    async def _post(self, body: dict[str, Any], session_id: str) -> aiohttp.ClientResponse:
+        if self._session is None:
+            self._session = _open_session(self._endpoint.secret)
+        data, head = orjson.dumps(body, option=OPTIONS), {"Content-Type": JSON, "x-session-id": session_id}
+        return await self._session.post(f"{self._url}/inference/v1/generate", data=data, headers=head)
+
+    async def _check_status(self, response: aiohttp.ClientResponse, request_id: str) -> None:
+        if response.status in REFUSED:
+            raise self._refused(request_id, await response.text())
+        if response.status != 200:
+            raise _Unavailable(f"status {response.status}: {(await response.text())[:500]}")
+
+    async def _lost(self, request_id: str, error: BaseException, backoff: float) -> None:
+        """Waits before another attempt, which may have to go to another address."""
+        logger.debug("%s: trying %s again: %s", self._endpoint.name, request_id, describe(error))
+        await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+        self._url = await locate(self._endpoint) or self._url
+
+    def _given_up(self, request_id: str, error: BaseException) -> ServerError:
+        self.calls.num_failures += 1
+        limit = f"{self._config.recovery_timeout_seconds:.0f} s (serving.recovery_timeout_seconds)"
+        where = f"{self._endpoint.name} ({self._url})"
+        return ServerError(f"{where} gave no answer to {request_id} within {limit}; last: {describe(error)}")
+
+
+class _Patience:
+    """Waits after attempts of one request that failed for a temporary reason, longer each time, up to the recovery timeout."""
+
+    def __init__(self, client: TokenClient, request_id: str) -> None:
+        self._client, self._request_id = client, request_id
+        self._found_lost: float | None = None
+        self._backoff, self._num_dropped = FIRST_BACKOFF_SECONDS, 0
+
+    async def after(self, error: BaseException) -> None:
+        """Returns when it is time for the next attempt. Raises ServerError if there is no time left for one."""
+        client = self._client
+        client.calls.num_retries += 1
+        if isinstance(error, aiohttp.ServerDisconnectedError):
+            self._num_dropped += 1
+            if self._num_dropped <= NUM_IMMEDIATE_RETRIES:
+                return  # an idle connection that the server closed while we took it
+        self._found_lost = time.monotonic() if self._found_lost is None else self._found_lost
+        if time.monotonic() + self._backoff > self._found_lost + client._config.recovery_timeout_seconds:
+            raise client._given_up(self._request_id, error)
+        await client._lost(self._request_id, error, self._backoff)
+        self._backoff = min(2 * self._backoff, MAX_BACKOFF_SECONDS)
 
 
 async def _events(response: aiohttp.ClientResponse, silence: Silence) -> AsyncIterator[dict[str, Any]]:

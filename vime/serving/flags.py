@@ -129,6 +129,8 @@ def server_arguments(
         arguments["load_format"] = DUMMY
     if model.trained and config.rollout.num_logprobs >= VLLM_MAX_LOGPROBS:
         arguments["max_logprobs"] = config.rollout.num_logprobs + 1  # one more is asked for, see `vime.serving.reply`
+    if name in config.algorithm.distillation.teachers and config.algorithm.distillation.top_k > VLLM_MAX_LOGPROBS:
+        arguments["max_logprobs"] = max(arguments.get("max_logprobs", 0), config.algorithm.distillation.top_k)
     if role is not ServerRole.regular:
         arguments["kv_transfer_config"] = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}
     if is_cpu(config):

@@ -80,7 +80,7 @@ def forward_backward(
                 entropy_N = torch.zeros_like(batch.columns["logprob"])
             else:
                 how = {"temperature": algorithm.temperature, "is_cut": algorithm.is_cut}
-                top_ids_NK = batch.columns["top_ids"] if algorithm.recorded else None
+                top_ids_NK = batch.columns[algorithm.top_column] if algorithm.top_column else None
                 logprobs_NJ, entropy_N = _distribution(model, hidden, batch, top_ids_NK=top_ids_NK, **how)
             if keep is not None:
                 keep((logprobs_NJ if algorithm.answers_top else logprobs_NJ[:, 0]).detach())

@@ -128,7 +128,7 @@ class ServedModels:
         endpoint, own = self._endpoints[name], self._config.serving.models[name]
         is_trained, shows_tokens = endpoint.trained, endpoint.chat is None
         model = ServedModel(
-            client=self._client(name),
+            client=self.client(name),
             tokenizer=self._tokenizers[name] if shows_tokens else None,
             max_model_len=endpoint.max_model_len,
             temperature=sampling.temperature if is_trained else SERVER_TEMPERATURE,
@@ -146,7 +146,7 @@ class ServedModels:
             model.load_reader = partial(self._sessions.reader, model)
         return model
 
-    def _client(self, name: str) -> Any:
+    def client(self, name: str) -> Any:
         """The client of a model, made inside the event loop that uses it."""
         if name not in self._clients:
             self._clients[name] = self._make_client(self._endpoints[name], self._config.serving)

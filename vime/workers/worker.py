@@ -38,6 +38,7 @@ from vime.workers.group_run import GroupProgress, GroupRun, Resampled
 from vime.workers.isolation import Hooks, run_rollout, template_of
 from vime.workers.served import MakeClient, ServedModels
 from vime.workers.several_runs import SeveralRuns
+from vime.workers.teachers import Teachers
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class RolloutWorker:
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
+        self._teachers = Teachers(config, self._served.client)
         self._places = RolloutLimiter(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
         self._sampling = in_training(config.rollout)
         self._groups: dict[int, GroupRun] = {}
@@ -194,6 +196,9 @@ class RolloutWorker:
                     context=context(f"slot{slot}", trace=trace, trajectory=self._trajectory(prompt, "group")),
                     config=self._config.rollout,
                 )
+            for rollout in group.rollouts:
+                session = f"slot{slot}-{rollout.member}"
+                await self._teachers.teach(rollout, dataset=prompt.dataset, session=session, trace=trace)
             group.weight_version = version
             return group
         num_wanted = num_rollouts if num_wanted is None else num_wanted
@@ -299,13 +304,16 @@ class RolloutWorker:
 
         async with self._places.taken(trace, queues=not evaluation):
             try:
-                return await run_rollout(
+                rollout = await run_rollout(
                     hooks=hooks,
                     config=self._config.rollout,
                     make_context=make_context,
                     template=template_of(prompt, slot=slot, member=member, session=session),
                     sampling=sampling,
                 )
+                if not evaluation:
+                    await self._teachers.teach(rollout, dataset=prompt.dataset, session=sessions[-1], trace=trace)
+                return rollout
             finally:
                 self._served.finish(sessions)
 

@@ -52,16 +52,25 @@ def choices_of(name: AlgorithmName) -> dict[str, str | bool]:
     """
     if name in UNFIXED:
         return {}
-    file: Any = OmegaConf.to_container(OmegaConf.load(CONF / "algorithm" / f"{name.value}.yaml"))
+    file = _file_of(name)
     defaults, values = AlgorithmConfig(), file.get("algorithm", file)
     return {key: value for key, value in values.items() if key != "name" and isinstance(getattr(defaults, key), (Enum, bool))}
+
+
+def _file_of(name: AlgorithmName) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(CONF / "algorithm" / f"{name.value}.yaml"))
 
 
 @cache
 def has_critic(name: AlgorithmName) -> bool:
     """True if `conf/algorithm/<name>.yaml` has a critic; where its values come from is then free."""
-    file: Any = OmegaConf.to_container(OmegaConf.load(CONF / "algorithm" / f"{name.value}.yaml"))
-    return "critic" in file
+    return "critic" in _file_of(name)
+
+
+@cache
+def has_teachers(name: AlgorithmName) -> bool:
+    """True if `conf/algorithm/<name>.yaml` learns from teachers; which ones is free."""
+    return "distillation" in _file_of(name)
 
 
 def own_object(config: RunConfig) -> list[Problem]:
@@ -86,6 +95,10 @@ def essence(config: RunConfig) -> list[Problem]:
         use = ", ".join(each.value for each in CriticPlace if (each is not CriticPlace.none) is has_critic(name))
         remedy = f"{name.value} is one with {'a' if has_critic(name) else 'no'} critic: use {use}, or algorithm.name=custom"
         problems.append(Problem(key="algorithm.critic.place", value=place.value, remedy=remedy))
+    teachers = config.algorithm.distillation.teachers
+    if name in NAMED and teachers and not has_teachers(name):
+        remedy = f"{name.value} has no teacher: use algorithm=on_policy_distillation, or add algorithm.name=custom"
+        problems.append(Problem(key="algorithm.distillation.teachers", value=", ".join(teachers), remedy=remedy))
     for key, wanted in choices_of(name).items():
         value = value_at(config, f"algorithm.{key}")
         found = value.value if isinstance(value, Enum) else value

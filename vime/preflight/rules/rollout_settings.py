@@ -31,7 +31,8 @@ def compared(config: RunConfig) -> list[Problem]:
     algorithm = config.algorithm
     is_own = algorithm.advantage is not None or algorithm.object is not None
     compares = algorithm.name is not AlgorithmName.sft and not is_own and algorithm.baseline not in WITHOUT_GROUP
-    compares = compares and not algorithm.nested_seats
+    is_alone = bool(algorithm.distillation.teachers) and not algorithm.distillation.reward_coefficient
+    compares = compares and not algorithm.nested_seats and not is_alone
     if not compares or config.rollout.num_samples_per_prompt != 1:
         return []
     remedy = "use at least 2: a rollout is compared with the others of its group, so a single one has no advantage"

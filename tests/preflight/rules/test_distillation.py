@@ -1,0 +1,136 @@
+"""Teachers that cannot teach, and forms of a divergence without a gradient, are refused by key with the reason."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentic.memagent
+from vime.config import (
+    AlgorithmName,
+    CriticPlace,
+    DistillationConfig,
+    Divergence,
+    ModelAPI,
+    RunConfig,
+    ServedModelConfig,
+    TeacherConfig,
+    TeacherTerm,
+)
+from vime.preflight.compose import compose_run
+from vime.preflight.rules.critic import FILTER
+from vime.preflight.rules.distillation import combinations, teachers, vocabularies
+from vime.preflight.rules.numbers import value_at
+from vime.preflight.rules.objective import essence
+from vime.preflight.rules.rollout_settings import compared
+from vime.preflight.validation import find_problems
+
+OWN = "algorithm.distillation"
+TINY = Path(agentic.memagent.__file__).parent / "tiny" / "actor"
+
+
+def config_of(settings: dict[str, Any], *, teacher: ServedModelConfig | None = None) -> RunConfig:
+    config = RunConfig()
+    config.algorithm.name = AlgorithmName.on_policy_distillation
+    config.algorithm.distillation = DistillationConfig(teachers={"solver": TeacherConfig()})
+    config.serving.models["solver"] = teacher or ServedModelConfig(checkpoint=str(TINY), max_model_len=8193)
+    config.model.checkpoint = str(TINY)
+    for key, value in settings.items():
+        path, _, name = key.rpartition(".")
+        setattr(value_at(config, path) if path else config, name, value)
+    return config
+
+
+def keys(settings: dict[str, Any]) -> set[str]:
+    config = config_of(settings)
+    return {problem.key for rule in (teachers, combinations) for problem in rule(config)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {f"{OWN}.top_k": 20},
+        {f"{OWN}.term": TeacherTerm.advantage, f"{OWN}.divergence": Divergence.forward_kl},
+        {f"{OWN}.term": TeacherTerm.advantage, f"{OWN}.divergence": Divergence.jensen_shannon},
+        {f"{OWN}.term": TeacherTerm.loss, f"{OWN}.top_k": 0},
+        {"rollout.temperature": 0.7},
+        {"rollout.top_p": 0.9},
+        {"rollout.top_k": 20},
+        {"rollout.filter": FILTER},
+        {"algorithm.kl_coefficient": 0.1},
+        {"algorithm.entropy_coefficient": 0.1},
+        {"algorithm.critic.place": CriticPlace.model},
+        {"algorithm.object": "mine.py:Mine"},
+        {"algorithm.score_centering": True},
+    ],
+)
+def test_each_contradiction_is_refused_by_a_key_of_it(wrong: dict[str, Any]):
+    assert not keys({})
+    assert len(found := keys(wrong)) == 1 and found <= {*wrong, f"{OWN}.term"}
+
+
+@pytest.mark.parametrize("divergence", Divergence)
+def test_any_divergence_over_the_teachers_likeliest_tokens_may_be_a_loss(divergence: Divergence):
+    assert not keys({f"{OWN}.term": TeacherTerm.loss, f"{OWN}.divergence": divergence, f"{OWN}.top_k": 20})
+
+
+@pytest.mark.parametrize("wrong", [{f"{OWN}.top_k": 20}, {f"{OWN}.term": TeacherTerm.loss}])
+def test_a_place_without_a_gradient_is_refused_with_the_reason_and_a_remedy(wrong: dict[str, Any]):
+    (problem,) = combinations(config_of(wrong))
+    assert "expected gradient" in problem.remedy and "use algorithm.distillation.term=" in problem.remedy
+
+
+def test_rewards_beside_a_teacher_have_their_kl_and_their_groups():
+    own = {f"{OWN}.reward_coefficient": 1.0, "algorithm.kl_coefficient": 0.1, "rollout.filter": FILTER}
+    assert not keys(own)
+    single = {"rollout.num_samples_per_prompt": 1}
+    assert not compared(config_of(single)) and compared(config_of(single | own))
+
+
+@pytest.mark.parametrize(
+    ("teacher", "key"),
+    [
+        (ServedModelConfig(), "serving.models.solver.checkpoint"),
+        (ServedModelConfig(urls=["http://here:8000"], max_model_len=9000), "serving.models.solver.checkpoint"),
+        (ServedModelConfig(api=ModelAPI.chat, urls=["http://here:8000/v1"]), "serving.models.solver.api"),
+        (ServedModelConfig(checkpoint=str(TINY), max_model_len=8192), "serving.models.solver.max_model_len"),
+    ],
+)
+def test_a_teacher_that_cannot_score_is_refused(teacher: ServedModelConfig, key: str):
+    assert [problem.key for problem in teachers(config_of({}, teacher=teacher))] == [key]
+
+
+def test_a_teacher_is_a_served_model_and_not_the_student():
+    config = config_of({f"{OWN}.teachers": {"nobody": TeacherConfig(), "actor": TeacherConfig()}})
+    assert [problem.key for problem in teachers(config)] == [f"{OWN}.teachers.nobody", f"{OWN}.teachers.actor"]
+
+
+def test_vocabularies_are_compared_by_the_tokenizers_and_not_by_names(tmp_path: Path):
+    same, other = tmp_path / "another_name", tmp_path / "actor"
+    for folder in (same, other):
+        shutil.copytree(TINY, folder)
+    raw = json.loads((other / "tokenizer.json").read_text())
+    vocab = raw["model"]["vocab"]
+    one, two = sorted(vocab, key=vocab.get)[40:42]
+    vocab[one], vocab[two] = vocab[two], vocab[one]
+    (other / "tokenizer.json").write_text(json.dumps(raw))
+    assert not vocabularies(config_of({}, teacher=ServedModelConfig(checkpoint=str(same))))
+    (problem,) = vocabularies(config_of({}, teacher=ServedModelConfig(checkpoint=str(other))))
+    assert problem.key == "serving.models.solver.checkpoint"
+    assert repr(min(one, two)) in problem.remedy and "same tokenizer" in problem.remedy
+
+
+def test_a_name_says_if_there_are_teachers():
+    assert not essence(config_of({})) and keys({f"{OWN}.teachers": {}}) == {f"{OWN}.teachers"}
+    assert f"{OWN}.teachers" in {problem.key for problem in essence(config_of({"algorithm.name": AlgorithmName.grpo}))}
+    assert not combinations(config_of({f"{OWN}.teachers": {}, f"{OWN}.top_k": 20})), "the missing teacher is reported alone"
+    alone = config_of({f"{OWN}.teachers": {}, f"{OWN}.top_k": 20, "algorithm.name": AlgorithmName.grpo})
+    assert {problem.key for problem in combinations(alone)} == {f"{OWN}.top_k"}
+
+
+def test_a_run_with_a_teacher_is_complete_on_the_command_line():
+    words = ["+method=memagent", "algorithm=on_policy_distillation", "+algorithm.distillation.teachers.solver={}"]
+    words += [f"+serving.models.solver.checkpoint={TINY}", "+serving.models.solver.max_model_len=2049", "mode=plan"]
+    assert not find_problems(compose_run(words).config)

@@ -1,0 +1,129 @@
+"""`Distillation`: learns from teachers that score the student's own rollouts (`algorithm.distillation`), alone or beside rewards.
+
+Rollout workers ask a frozen teacher for the logprobs of the tokens that the student sampled, while other rollouts still run
+(`vime.workers.teachers`); they travel as columns of the samples. Reverse KL makes them advantages, log p(teacher) - log
+p(student) per token; a divergence over the teacher's likeliest tokens is differentiated (`vime.algorithm.divergence`).
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, ClassVar
+
+import numpy as np
+
+from vime.algorithm.algorithm import Columns, Loss, Tokens
+from vime.algorithm.policy_gradient import PolicyGradient
+from vime.config import DistillationConfig, RunConfig, TeacherTerm
+from vime.types import ColumnType, Group, Sample
+from vime.types.column import LOGPROB
+
+TEACHER = ColumnType(name="teacher", fill=0.0)
+"""The teacher's logprobs of the sampled tokens, at temperature 1; a sequence without a teacher has none."""
+TEACHER_WEIGHT = ColumnType(name="teacher_weight", fill=0.0)
+"""Weights of the teachers' term: an average over the sequences that have a teacher."""
+TEACHER_IDS = ColumnType(name="teacher_ids", dtype="int32", shape=(0,), fill=-1)
+"""The teacher's likeliest tokens in the place of each sampled one, likeliest first."""
+TEACHER_LOGPROBS = ColumnType(name="teacher_logprobs", shape=(0,), fill=float("-inf"))
+"""Their logprobs."""
+
+
+def is_taught(sequence: Sample) -> bool:
+    """True for a sequence that a teacher has scored."""
+    return TEACHER.name in sequence.columns
+
+
+def teachers_of(config: DistillationConfig, *, dataset: str, seat: str) -> list[str]:
+    """Names of the teachers of sequences of this data set and seat."""
+    return [
+        name
+        for name, teacher in config.teachers.items()
+        if (not teacher.datasets or dataset in teacher.datasets) and (not teacher.seats or seat in teacher.seats)
+    ]
+
+
+def drawn_teacher(config: DistillationConfig, *, dataset: str, seat: str, seed: int, rollout_id: int) -> str | None:
+    """The teacher of the sequences on one seat of a rollout, drawn by weight among those that there are; None without any."""
+    names = teachers_of(config, dataset=dataset, seat=seat)
+    if len(names) < 2:
+        return names[0] if names else None
+    return random.Random(f"{seed} {rollout_id} {seat}").choices(names, [config.teachers[name].weight for name in names])[0]
+
+
+class Distillation(PolicyGradient):
+    """The teachers' term and, with a `reward_coefficient`, a policy gradient on rewards; each has an average of its own."""
+
+    weights: ClassVar[Mapping[str, Callable[[Sample], bool]]] = {TEACHER_WEIGHT.name: is_taught}
+
+    def __init__(self, run: RunConfig) -> None:
+        super().__init__(run)
+        self._own = run.algorithm.distillation
+
+    @property
+    def source(self) -> str:
+        """The setting that chooses it, for messages."""
+        return "algorithm.distillation"
+
+    @property
+    def compares_groups(self) -> bool:  # type: ignore[override]
+        """False without an objective of rewards."""
+        return super().compares_groups and self._own.reward_coefficient > 0
+
+    @property
+    def columns(self) -> Sequence[ColumnType]:  # type: ignore[override]
+        """The teacher's logprobs, and with `top_k` those of its likeliest tokens."""
+        top = [ColumnType(name=kind.name, dtype=kind.dtype, shape=(self._own.top_k,), fill=kind.fill) for kind in _TOP]
+        return [TEACHER, TEACHER_WEIGHT, *(top if self._own.top_k else ())]
+
+    @property
+    def top_column(self) -> str:
+        """The teacher's likeliest tokens, with `top_k`."""
+        return TEACHER_IDS.name if self._own.top_k else super().top_column
+
+    def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
+        """Advantages of the rewards, 0 without their objective; that of the teacher is computed by `loss`, from columns.
+
+        Shown are then the means over a rollout's tokens of log p(teacher) - log p(student).
+        """
+        gains: dict[int, list[float]] = {sequence.rollout_id: [] for sequence in known}
+        for sequence in filter(is_taught, known):
+            gained = np.asarray(sequence.columns[TEACHER.name]) - np.asarray(sequence.values(LOGPROB))[sequence.trained]
+            gains[sequence.rollout_id] += gained.tolist()
+        taught = [gain for own in gains.values() for gain in own]
+        num_tokens = sum(sequence.num_trained_tokens for sequence in known)
+        metrics = {"train/taught_share": len(taught) / num_tokens if num_tokens else 0.0}
+        metrics |= {"train/teacher_kl": -fmean(taught)} if taught else {}
+        if self._own.reward_coefficient:
+            found = super().advantages(groups, known)
+            return Columns(found.values, metrics=found.metrics | metrics, shown=found.shown)
+        shown = {rollout_id: fmean(own) if own else 0.0 for rollout_id, own in gains.items()}
+        return Columns({"advantage": dict.fromkeys(gains, 0.0)}, metrics=metrics, shown=shown)
+
+    def loss(self, tokens: Tokens) -> Loss:
+        """The teachers' term, and the objective of rewards as a second one."""
+        own = self._own
+        if own.term is TeacherTerm.advantage:
+            teacher_N, metrics = self.surrogate(tokens, (tokens[TEACHER.name] - self.old_logprobs(tokens)).detach())
+        else:
+            teacher_N, metrics = self._divergence(tokens), {}
+        terms: dict[str, Any] = {"teacher": teacher_N}
+        weights = {"teacher": own.coefficient * tokens[TEACHER_WEIGHT.name]}
+        if own.reward_coefficient:
+            of_rewards = super().loss(tokens)
+            terms |= of_rewards.terms
+            weights |= {"policy": own.reward_coefficient * tokens["weight"]}
+            metrics = {**metrics, **of_rewards.metrics}
+        return Loss(terms=terms, weights=weights, metrics=metrics)
+
+    def _divergence(self, tokens: Tokens) -> Any:
+        from vime.algorithm.divergence import divergence
+
+        assert tokens.top is not None, "the trainer gives the logprobs of the teacher's likeliest tokens"
+        return divergence(self._own, tokens.top, tokens[TEACHER_LOGPROBS.name], tokens[TEACHER_IDS.name] >= 0)
+
+    def has_gradient(self, sequence: Sample) -> bool:
+        """True for a sequence with a teacher, or with a reward that has a gradient."""
+        return is_taught(sequence) or (self._own.reward_coefficient > 0 and super().has_gradient(sequence))
+
+
+_TOP = (TEACHER_IDS, TEACHER_LOGPROBS)

@@ -1,0 +1,180 @@
+"""Teachers: what they need, what they contradict, and forms of a divergence that have no gradient."""
+
+from vime.config import (
+    AlgorithmName,
+    CriticPlace,
+    DistillationConfig,
+    Divergence,
+    ModelAPI,
+    RunConfig,
+    TeacherTerm,
+)
+from vime.errors import Problem, written
+from vime.model.load_tokenizer import load_tokenizer
+from vime.preflight.rules.critic import FILTER
+
+KEY = "algorithm.distillation"
+NO_GRADIENT = (
+    "a divergence over tokens that were not sampled is the same whichever token is sampled, so as an advantage its expected "
+    "gradient is zero, E[D · grad log p] = D · grad 1"
+)
+
+
+def teachers(config: RunConfig) -> list[Problem]:
+    """Each teacher is a frozen served model that answers with logprobs and has room for the student's longest sequence."""
+    models, problems = config.serving.models, list[Problem]()
+    if config.algorithm.name is AlgorithmName.on_policy_distillation and not config.algorithm.distillation.teachers:
+        remedy = f"a teacher is missing: +{KEY}.teachers.solver={{}} +serving.models.solver.checkpoint=FOLDER"
+        problems.append(Problem(key=f"{KEY}.teachers", value="", remedy=remedy))
+    longest = max((model.max_model_len for model in models.values() if model.trained), default=0)
+    for name in config.algorithm.distillation.teachers:
+        key, model = f"{KEY}.teachers.{name}", models.get(name)
+        if model is None:
+            remedy = f"is no model of serving.models ({', '.join(models)}): set serving.models.{name}.checkpoint, or use its name"
+            problems.append(Problem(key=key, value=name, remedy=remedy))
+        elif model.api is ModelAPI.chat:
+            remedy = "a chat API shows no logprobs of given tokens: use a model with api=tokens"
+            problems.append(Problem(key=f"serving.models.{name}.api", value=model.api.value, remedy=remedy))
+        elif model.trained:
+            remedy = (
+                "the student is no teacher of itself: its distance to itself is 0, and so is the gradient; name another model"
+            )
+            problems.append(Problem(key=key, value=name, remedy=remedy))
+        elif model.checkpoint is None:
+            remedy = "the tokenizer of a teacher is compared with the student's: name the folder of its checkpoint"
+            if not model.urls:
+                remedy = (
+                    "without a checkpoint of its own the teacher is what the student begins as: name the teacher's checkpoint"
+                )
+            problems.append(Problem(key=f"serving.models.{name}.checkpoint", value=None, remedy=remedy))
+        elif model.max_model_len <= longest:
+            remedy = (
+                f"a sequence of the student has up to {longest} tokens, and a server that scores it writes one more: use "
+                f"{longest + 1}, or a smaller one for the student"
+            )
+            problems.append(Problem(key=f"serving.models.{name}.max_model_len", value=model.max_model_len, remedy=remedy))
+    return problems
+
+
+def combinations(config: RunConfig) -> list[Problem]:
+    """A divergence has a place in which it has a gradient, and nothing beside it that it contradicts."""
+    algorithm, own = config.algorithm, config.algorithm.distillation
+    if not own.teachers:
+        default = DistillationConfig()
+        changed = [name for name in DistillationConfig.__dataclass_fields__ if getattr(own, name) != getattr(default, name)]
+        is_named = algorithm.name is AlgorithmName.on_policy_distillation  # whose teachers are missing
+        remedy = f"there is no teacher: set {KEY}.teachers, or use the default"
+        return [
+            Problem(key=f"{KEY}.{name}", value=_text(getattr(own, name)), remedy=f"{remedy}, {_text(getattr(default, name))}")
+            for name in changed
+            if not is_named
+        ]
+    rollout, is_advantage = config.rollout, own.term is TeacherTerm.advantage
+    alone = own.reward_coefficient == 0
+    wrong = (
+        (algorithm.name is AlgorithmName.sft, "algorithm", "sft", "demonstrations have no teacher: use on_policy_distillation"),
+        (
+            algorithm.object is not None,
+            "algorithm.object",
+            algorithm.object,
+            f"an algorithm of your own takes the place of {KEY}: use null, or no teachers",
+        ),
+        (
+            algorithm.critic.place is not CriticPlace.none,
+            "algorithm.critic.place",
+            algorithm.critic.place.value,
+            "teachers are not combined with a critic: use none",
+        ),
+        (
+            is_advantage and own.divergence is not Divergence.reverse_kl,
+            f"{KEY}.term",
+            own.term.value,
+            f"{NO_GRADIENT}: use {KEY}.term=loss, which differentiates it, or divergence=reverse_kl",
+        ),
+        (
+            is_advantage and own.top_k > 0,
+            f"{KEY}.top_k",
+            own.top_k,
+            f"{NO_GRADIENT}: use {KEY}.term=loss, which differentiates it, or 0, with which the sampled token counts",
+        ),
+        (
+            not is_advantage and own.top_k == 0,
+            f"{KEY}.top_k",
+            own.top_k,
+            "log p(student) - log p(teacher) of a sampled token, as a loss, has the expected gradient E[grad log p] = 0: use "
+            f"{KEY}.term=advantage, or the number of the teacher's likeliest tokens, 20",
+        ),
+        (
+            rollout.temperature != 1,
+            "rollout.temperature",
+            rollout.temperature,
+            "servers give a teacher's logprobs at temperature 1, and the student's must be of the same kind: use 1.0",
+        ),
+        (
+            rollout.top_k is not None or rollout.top_p < 1,
+            "rollout.top_k" if rollout.top_k is not None else "rollout.top_p",
+            rollout.top_k if rollout.top_k is not None else rollout.top_p,
+            "the student's distribution would be cut and the teacher's whole: use rollout.top_k=null rollout.top_p=1.0",
+        ),
+        (
+            algorithm.score_centering,
+            "algorithm.score_centering",
+            True,
+            "it takes the place of the teacher's likeliest tokens in the trainer: use false",
+        ),
+        (
+            alone and algorithm.kl_coefficient > 0,
+            "algorithm.kl_coefficient",
+            algorithm.kl_coefficient,
+            f"belongs to the objective of rewards: set {KEY}.reward_coefficient, or use 0",
+        ),
+        (
+            alone and algorithm.entropy_coefficient != 0,
+            "algorithm.entropy_coefficient",
+            algorithm.entropy_coefficient,
+            f"belongs to the objective of rewards: set {KEY}.reward_coefficient, or use 0",
+        ),
+        (
+            alone and rollout.filter == FILTER,
+            "rollout.filter",
+            rollout.filter,
+            "it replaces groups whose rewards are equal, from which a teacher teaches too: use null",
+        ),
+    )
+    return [Problem(key=key, value=value, remedy=remedy) for is_wrong, key, value, remedy in wrong if is_wrong]
+
+
+def vocabularies(config: RunConfig) -> list[Problem]:
+    """Teacher and student give the same ids to the same tokens: their tokenizers are compared, whatever their names are."""
+    problems, models = list[Problem](), config.serving.models
+    checkpoints = {name: models[name].checkpoint for name in config.algorithm.distillation.teachers if name in models}
+    checkpoints = {name: path for name, path in checkpoints.items() if path and config.model.checkpoint}
+    own = _vocabulary(config.model.checkpoint) if checkpoints else None
+    for name, path in checkpoints.items():
+        key, found = f"serving.models.{name}.checkpoint", _vocabulary(path)
+        if own is None or found is None or own == found:
+            continue
+        token = min((token for token in own.keys() | found.keys() if own.get(token) != found.get(token)), key=str)
+        ids = " and ".join(f"{who} {'has no such token' if i is None else f'id {i}'}" for who, i in _both(own, found, token))
+        remedy = (
+            f"its tokens are not the student's, and are compared by id: {token!r} is {ids} (model.checkpoint="
+            f"{config.model.checkpoint}); use a teacher with the same tokenizer"
+        )
+        problems.append(Problem(key=key, value=path, remedy=remedy))
+    return problems
+
+
+def _both(own: dict[str, int], found: dict[str, int], token: str) -> list[tuple[str, int | None]]:
+    return [("for the student", own.get(token)), ("for the teacher", found.get(token))]
+
+
+def _vocabulary(checkpoint: str | None) -> dict[str, int] | None:
+    """Ids by token; None for a checkpoint that other rules report, because it is not there."""
+    try:
+        return load_tokenizer(str(checkpoint)).get_vocab()
+    except (OSError, ValueError):
+        return None
+
+
+def _text(value: object) -> str:
+    return written(getattr(value, "value", value))

@@ -1,0 +1,67 @@
+"""`Teachers`: has the sampled tokens of finished rollouts scored by their teachers, while other rollouts still run.
+
+A sequence is scored in one request, with its exact token ids and as often as it is trained: once. A teacher that does not answer
+is the infrastructure's fault: its rollout leaves the batch, as one whose own server was lost.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from vime.algorithm.distillation import TEACHER, TEACHER_IDS, TEACHER_LOGPROBS, drawn_teacher
+from vime.chat.trace import Trace
+from vime.config import RunConfig
+from vime.errors import BadRequestError, ServerError
+from vime.tasks import together
+from vime.types import Rollout, Sample, StopReason
+
+MAX_REQUESTS = 8
+"""Most requests of one worker to one teacher at a time. More would only wait in the server, where nothing tells a long queue from
+a lost server, as an answer with logprobs of a prompt comes in one piece."""
+
+
+class Teachers:
+    """The teachers of a run, as one worker asks them."""
+
+    def __init__(self, config: RunConfig, client: Callable[[str], Any]) -> None:
+        """`client` gives the `TokenClient` of a served model by its name, inside the event loop that uses it."""
+        self._config, self._client = config, client
+        self._places = {name: asyncio.Semaphore(MAX_REQUESTS) for name in config.algorithm.distillation.teachers}
+
+    async def teach(self, rollout: Rollout, *, dataset: str, session: str, trace: Trace) -> None:
+        """Adds the columns of their teachers to the samples of a rollout that counts for training.
+
+        If a teacher cannot answer, the rollout has the stop reason of a lost server, and is not trained.
+        """
+        if not rollout.counting.trained or not self._places:
+            return
+        try:
+            with trace.span("teacher", kind="teacher"):
+                taught = [each for each in rollout.samples if not each.remove_sample and each.num_trained_tokens]
+                await together(self._score(each, rollout.rollout_id, dataset, f"{session}-{n}") for n, each in enumerate(taught))
+        except ServerError as error:
+            rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, f"its teacher did not answer: {error}"
+        except BadRequestError as error:
+            rollout.stop_reason, rollout.error = StopReason.REQUEST_REFUSED, f"its teacher refused it: {error}"
+        rollout.status = rollout.counting.status
+        for sample in rollout.samples:
+            sample.status, sample.stop_reason = rollout.status, rollout.stop_reason
+        rollout.seconds = dict(trace.seconds)
+
+    async def _score(self, sample: Sample, rollout_id: int, dataset: str, request_id: str) -> None:
+        own = self._config.algorithm.distillation
+        name = drawn_teacher(own, dataset=dataset, seat=sample.seat, seed=self._config.seed, rollout_id=rollout_id)
+        if name is None:
+            return
+        places = np.flatnonzero(sample.trained) + len(sample.tokens) - len(sample.loss_mask)
+        tokens = np.asarray(sample.tokens, np.int32)[: places[-1] + 1]
+        async with self._places[name]:
+            scores = await self._client(name).score(
+                tokens, num_likeliest=own.top_k, session_id=sample.session_id, request_id=f"{request_id}-{name}"
+            )
+        found = {TEACHER.name: scores.logprobs[places - 1]}
+        if own.top_k:
+            found |= {TEACHER_IDS.name: scores.ids[places - 1], TEACHER_LOGPROBS.name: scores.likeliest[places - 1]}
+        sample.columns = {**sample.columns, **found}
