@@ -44,9 +44,9 @@ def places_of(sent: Sent, monkeypatch: pytest.MonkeyPatch, *, number: int) -> Pl
 
 
 async def use(places: Places, key: str) -> int:
-    async with places.adapter(key, Path(key)) as (_, settings):
+    async with places.adapter(key, Path(key)) as (_, version):
         await asyncio.sleep(0)
-        return settings["minimum_version"]
+        return version
 
 
 async def test_an_adapter_is_sent_once_for_many_requests(monkeypatch: pytest.MonkeyPatch):
@@ -92,10 +92,10 @@ async def test_a_newer_version_goes_to_the_place_that_holds_the_adapter(monkeypa
     places = places_of(sent, monkeypatch, number=2)
     await places.renew("a", Path("a"))
     assert sent.log == []  # no server holds it
-    async with places.adapter("a", Path("a")) as (_, settings):
+    async with places.adapter("a", Path("a")) as (_, version):
         await places.renew("a", Path("a2"))
         assert sent.log == [("place0", "a"), ("place0", "a2")]
-    assert await use(places, "a") > settings["minimum_version"]
+    assert await use(places, "a") > version
     await places.forget("a")
     await use(places, "a")
     assert [key for _, key in sent.log] == ["a", "a2", "a"]

@@ -250,6 +250,28 @@ async def check_agrees(client: Client, model: str, sampled: tuple[list[int], lis
     np.testing.assert_allclose(found[len(PROMPT) - 1 :], logprobs, atol=5e-4)
 
 
+async def test_logprobs_of_a_prompt_are_those_of_the_trainer(url: str):
+    async with client_of(url) as client:
+        model = await client.model()
+        await client.train(model, data_of(50))
+        await client.step(model, lr=0.02)
+        saved = await client.call("save_weights_for_sampler", model, path="scored")
+        base = await client.model()
+        for of, weights in ((model, {"model_path": saved["path"]}), (base, {"base_model": "tiny"})):
+            asked = {"sampling_params": {"max_tokens": 1}, "prompt_logprobs": True, "topk_prompt_logprobs": 3}
+            body = {"sampling_session_id": await client.sampler(**weights), "seq_id": 1, **asked}
+            answer = wire._CLASSES["SampleResponse"].FromString(
+                await client.done("asample", body | {"prompt": {"chunks": [{"tokens": PROMPT}]}})
+            )
+            (found,), _ = await client.train(of, [{"tokens": PROMPT[:-1], "target_tokens": PROMPT[1:]}], forward_only=True)
+            logprobs = np.frombuffer(answer.prompt_logprobs, np.float32)
+            assert np.isnan(logprobs[0])
+            np.testing.assert_allclose(logprobs[1:], found, atol=5e-4)
+            top = answer.topk_prompt_logprobs
+            table = np.frombuffer(top.logprobs, np.float32).reshape(len(PROMPT), 3)
+            assert (top.k, top.length) == (3, len(PROMPT)) and (np.diff(table[1:], axis=1) <= 0).all()
+
+
 async def test_samplers_have_the_weights_that_were_saved_for_them(url: str):
     shapes: list[dict[str, Any]] = [{"rank": 8}, {"rank": 16, "train_mlp": False}, {"rank": 3, "train_attn": False}]
     async with client_of(url) as client:

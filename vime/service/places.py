@@ -9,14 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from vime.config import RunConfig
 from vime.serving.client import TokenClient
 from vime.serving.topology import Serving
 from vime.sync.file_sync import FileSync
 from vime.trainer.group import TrainerGroup
-from vime.weights.payload import ADAPTER, NO_VERSION
+from vime.weights.payload import NO_VERSION
 from vime.weights.policy import Policy
 
 
@@ -52,13 +51,13 @@ class Places:
         self._version = self._num_uses = 0
 
     @asynccontextmanager
-    async def base(self) -> AsyncIterator[tuple[TokenClient, dict[str, Any]]]:
-        """A client of the base model, and the settings of its requests."""
-        yield self._base, {"sampling": {"extra_args": {ADAPTER: ""}}, "minimum_version": NO_VERSION}
+    async def base(self) -> AsyncIterator[tuple[TokenClient, int]]:
+        """A client of the base model, and the oldest version of the weights that it takes."""
+        yield self._base, NO_VERSION
 
     @asynccontextmanager
-    async def adapter(self, key: str, saved: Path) -> AsyncIterator[tuple[TokenClient, dict[str, Any]]]:
-        """A client of the servers with the adapter of a key, which is loaded from `saved` if no place holds it.
+    async def adapter(self, key: str, saved: Path) -> AsyncIterator[tuple[TokenClient, int]]:
+        """The same of the adapter of a key, which is loaded from `saved` if no place holds it.
 
         The adapter keeps its place within the block. Raises WeightSyncError, ServerError.
         """
@@ -66,7 +65,7 @@ class Places:
         try:
             if not place.is_loaded:
                 await self._load(place, saved)
-            yield place.client, {"sampling": {}, "minimum_version": place.version}
+            yield place.client, place.version
         finally:
             async with self._changed:
                 place.num_users -= 1

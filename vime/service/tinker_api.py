@@ -480,13 +480,22 @@ class TinkerAPI:
         vocab_size = self._service.config.model.vocab_size
         if not all(0 <= token < vocab_size for token in prompt):
             raise BadRequestError(f"prompt has values that are no tokens: ids are 0 to {vocab_size - 1}")
-        ask = partial(self._sampled, sampling, prompt, parameters, num_samples, request_id)
+        num_likeliest = _number(body, "topk_prompt_logprobs") or 0
+        scored = num_likeliest if body.get("prompt_logprobs") or num_likeliest else None
+        ask = partial(self._sampled, sampling, prompt, parameters, num_samples, request_id, scored)
         self._calls.alone(request_id, ask, owner=owner)
         return {"request_id": request_id, "sample_sequence_ids": [f"{request_id}:{index}" for index in range(num_samples)]}
 
     async def _sampled(
-        self, sampling: Sampling, prompt: list[int], parameters: dict[str, Any], num_samples: int, request_id: str
+        self,
+        sampling: Sampling,
+        prompt: list[int],
+        parameters: dict[str, Any],
+        num_samples: int,
+        request_id: str,
+        scored: int | None,
     ) -> bytes:
+        """Samples, and with `scored` the logprobs of the prompt, with as many of the likeliest tokens at each of its places."""
         num_top = parameters.get("logprobs", 0)
         async with self._service.sampler(sampling.key, sampling.saved) as sampler:
 
@@ -494,8 +503,11 @@ class TinkerAPI:
                 seed = {"seed": parameters["seed"] + index} if "seed" in parameters else {}
                 return await sampler.sample(prompt, parameters | seed, request_id=f"{request_id}:{index}")
 
-            turns = await asyncio.gather(*[one(index) for index in range(num_samples)])
-        return wire.sample_answer(turns, num_top=num_top)
+            turns = asyncio.gather(*[one(index) for index in range(num_samples)])
+            scores = None
+            if scored is not None:
+                scores = await sampler.score(prompt, num_likeliest=scored, request_id=f"{request_id}:prompt")
+            return wire.sample_answer(await turns, num_top=num_top, prompt=scores)
 
     # Results
 
@@ -653,8 +665,6 @@ def _prompt(body: dict[str, Any]) -> list[int]:
 
 
 UNSUPPORTED = {
-    "prompt_logprobs": "logprobs of a prompt",
-    "topk_prompt_logprobs": "the likeliest tokens of a prompt",
     "target_prompt_logprobs": "logprobs of named tokens of a prompt",
     "prompt_alt_tokens_k": "alternatives to the tokens of a prompt",
     "prompt_logprobs_last_n": "logprobs of the end of a prompt",

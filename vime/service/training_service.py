@@ -32,6 +32,7 @@ from vime.service.client_loss import OBJECT, ChosenLoss, ClientLoss
 from vime.service.datum import Datum, as_sample, chosen_loss
 from vime.service.places import Places, place_names
 from vime.serving.client import TokenClient
+from vime.serving.scores import Scores
 from vime.serving.topology import Serving
 from vime.system import Say, trained
 from vime.tasks import Watches, together
@@ -170,21 +171,28 @@ class TrainedModel:
 class Sampler:
     """Samples with one adapter, or with the base model, while `Service.sampler` keeps it in its place."""
 
-    def __init__(self, client: TokenClient, settings: dict[str, Any], *, max_model_len: int) -> None:
-        self._client, self._settings, self._max_model_len = client, settings, max_model_len
+    def __init__(self, client: TokenClient, *, version: int, max_model_len: int) -> None:
+        """`version` is the oldest that may answer."""
+        self._client, self._version, self._max_model_len = client, version, max_model_len
 
     async def sample(self, prompt: Integers, sampling: dict[str, Any], *, request_id: str) -> Turn:
         """A reply behind the prompt; `sampling` has vLLM's names, and without `max_tokens` the reply may fill the context.
 
         Raises BadRequestError, ServerError.
         """
-        given = {"max_tokens": self._max_model_len - len(prompt), **sampling, **self._settings["sampling"]}
-        version = self._settings["minimum_version"]
-        session = f"service-{request_id}"
+        given, session = {"max_tokens": self._max_model_len - len(prompt)} | sampling, f"service-{request_id}"
         try:
             return await self._client.generate(
-                prompt, sampling=given, session_id=session, request_id=session, minimum_version=version
+                prompt, sampling=given, session_id=session, request_id=session, minimum_version=self._version
             )
+        finally:
+            self._client.finish(session)
+
+    async def score(self, tokens: Integers, *, num_likeliest: int = 0, request_id: str) -> Scores:
+        """The logprobs of tokens but the first, at temperature 1, and the likeliest ones. Raises BadRequestError, ServerError."""
+        session = f"service-{request_id}"
+        try:
+            return await self._client.score(tokens, num_likeliest=num_likeliest, session_id=session, request_id=session)
         finally:
             self._client.finish(session)
 
@@ -256,8 +264,8 @@ class Service:
         The same key means the same weights. Raises WeightSyncError or ServerError if they reach no server.
         """
         keeping = self.places.base() if saved is None else self.places.adapter(key, saved / ADAPTER)
-        async with keeping as (client, settings):
-            yield Sampler(client, settings, max_model_len=self.max_model_len)
+        async with keeping as (client, version):
+            yield Sampler(client, version=version, max_model_len=self.max_model_len)
 
     async def renew(self, key: str, saved: Path) -> None:
         """Gives the samplers of a key, also those at work, other weights."""

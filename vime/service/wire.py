@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from vime.errors import BadRequestError
 from vime.service.datum import Datum
+from vime.serving.scores import Scores
 from vime.types import Turn
 
 CONTENT_TYPE = "application/x-protobuf"
@@ -177,18 +178,30 @@ def training_answer(logprobs: Sequence[np.ndarray], metrics: Mapping[str, float]
     return output.SerializeToString()
 
 
-def sample_answer(turns: Sequence[Turn], *, num_top: int = 0, prompt_logprobs: Sequence[float] | None = None) -> bytes:
-    """The answer to a sampling call, with the `num_top` likeliest tokens at each place of a reply where they were asked for."""
+def sample_answer(turns: Sequence[Turn], *, num_top: int = 0, prompt: Scores | None = None) -> bytes:
+    """The answer to a sampling call, with the `num_top` likeliest tokens at each place of a reply where they were asked for.
+
+    With scores of the prompt it has these too; its first token has none, so there its logprob is not a number, and its likeliest
+    tokens have the id -1.
+    """
     response = _CLASSES["SampleResponse"]()
     for turn in turns:
         added = response.sequences.add(stop_reason=STOP if turn.finish_reason == "stop" else LENGTH)
         added.tokens = np.asarray(turn.output_ids, DTYPES[INT32]).tobytes()
         added.logprobs = np.asarray(turn.logprobs, DTYPES[FLOAT32]).tobytes()
         if num_top:
-            top = added.topk_sampled_logprobs
-            top.k, top.length = num_top, len(turn.output_ids)
-            top.token_ids = np.asarray(turn.top_ids, DTYPES[INT32]).tobytes()
-            top.logprobs = np.asarray(turn.top_logprobs, DTYPES[FLOAT32]).tobytes()
-    if prompt_logprobs is not None:
-        response.prompt_logprobs = np.asarray(prompt_logprobs, DTYPES[FLOAT32]).tobytes()
+            _fill(added.topk_sampled_logprobs, np.asarray(turn.top_ids), np.asarray(turn.top_logprobs), num_top)
+    if prompt is not None:
+        response.prompt_logprobs = np.concatenate([[np.nan], prompt.logprobs]).astype(DTYPES[FLOAT32]).tobytes()
+        if width := prompt.ids.shape[1]:
+            ids = np.concatenate([np.full((1, width), -1), prompt.ids])
+            logprobs = np.concatenate([np.full((1, width), -np.inf), prompt.likeliest])
+            _fill(response.topk_prompt_logprobs, ids, logprobs, width)
     return response.SerializeToString()
+
+
+def _fill(message: Any, ids: np.ndarray, logprobs: np.ndarray, width: int) -> None:
+    """Fills in the likeliest tokens, `width` at each place."""
+    message.k, message.length = width, ids.size // width
+    message.token_ids = np.ascontiguousarray(ids, DTYPES[INT32]).tobytes()
+    message.logprobs = np.ascontiguousarray(logprobs, DTYPES[FLOAT32]).tobytes()

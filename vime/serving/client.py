@@ -138,7 +138,7 @@ class TokenClient:
         if len(self._endpoint.worker_urls) > 1:
             self._routed.add(session_id)
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": num_likeliest, "detokenize": False}
-        adapter = {"extra_args": {ADAPTER: self._endpoint.adapter}} if self._endpoint.adapter else {}
+        adapter = {"extra_args": {ADAPTER: self._endpoint.adapter}} if self._endpoint.adapter is not None else {}
         body = {"token_ids": np.asarray(token_ids, np.int32), "sampling_params": sampling | adapter, "stream": False}
         started, patience = time.monotonic(), _Patience(self, request_id)
         while True:

@@ -39,8 +39,9 @@ class Endpoint(Address):
     tokenizer: str
     max_model_len: int
     trained: bool
-    adapter: str = ""
-    """Name of the trained adapter that requests are computed with; empty where the servers have whole weights."""
+    adapter: str | None = None
+    """Name of the trained adapter that requests are computed with, or empty for the base model beside it; None where the servers
+    have whole weights."""
     worker_actor_names: tuple[str, ...] = ()
     """Names of the actors of the servers, in the order of `worker_urls`."""
     chat: ChatConfig | None = None

@@ -258,7 +258,7 @@ def endpoint_of(config: RunConfig, name: str) -> Endpoint:
         tokenizer=checkpoint_of(config, model),
         max_model_len=max_model_len_of(config, model),
         trained=model.trained,
-        adapter=next(iter(policies(config))) if awaits_adapter(config, model) else "",
+        adapter=next(iter(policies(config))) if awaits_adapter(config, model) else None,
         chat=model.chat if model.api is ModelAPI.chat else None,
     )
 

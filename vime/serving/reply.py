@@ -61,8 +61,8 @@ class Reply:
     prompt: Integers
     sampling: dict[str, Any]
     minimum_version: int = 0
-    adapter: str = ""
-    """Name of the adapter that it is computed with; empty for whole weights."""
+    adapter: str | None = None
+    """Name of the adapter that it is computed with (`Endpoint.adapter`)."""
     listener: Listener | None = None
     pieces: list[Turn] = field(default_factory=list)
     """The tokens received, in order."""
@@ -96,7 +96,7 @@ class Reply:
         token_ids = np.concatenate(
             [np.asarray(part, np.int32) for part in (self.prompt, *(each.output_ids for each in self.pieces))]
         )
-        if self.adapter:
+        if self.adapter is not None:
             sampling["extra_args"] = {**(sampling.get("extra_args") or {}), ADAPTER: self.adapter}
         return {"token_ids": token_ids, "sampling_params": sampling, "stream": True}
 

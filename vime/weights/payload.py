@@ -52,7 +52,7 @@ class WeightPayload:
         return f"{self.adapter}:{self.version}" if self.adapter else str(self.version)
 
 
-def version_in(label: str, adapter: str) -> int:
+def version_in(label: str, adapter: str | None) -> int:
     """The version in the label of a token, or of an adapter in it; 0 where no sync has come, `NO_VERSION` for random weights."""
     if adapter:
         versions = dict(part.split(":") for part in label.split() if ":" in part)
