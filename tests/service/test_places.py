@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vime.config import RunConfig, ServiceConfig
-from vime.errors import ServerError
+from vime.errors import BadRequestError, ServerError
 from vime.service import places as module
 from vime.service.places import Places
 from vime.serving.endpoint import Endpoint
@@ -40,6 +40,7 @@ def places_of(sent: Sent, monkeypatch: pytest.MonkeyPatch, *, number: int) -> Pl
     monkeypatch.setattr(module, "FileSync", lambda *_: sent)
     serving: Any = SimpleNamespace(trained_endpoint=lambda: ENDPOINT)
     trainer: Any = sent
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) != "gone")
     return Places(RunConfig(service=ServiceConfig(num_samplers=number)), serving, trainer, Policy())
 
 
@@ -85,6 +86,12 @@ async def test_a_failed_exchange_leaves_the_place_to_the_next(monkeypatch: pytes
     await use(places, "b")
     await use(places, "a")
     assert [key for _, key in sent.log] == ["b", "a"]
+
+
+async def test_weights_that_were_removed_are_said_to_be_gone(monkeypatch: pytest.MonkeyPatch):
+    places = places_of(Sent(), monkeypatch, number=1)
+    with pytest.raises(BadRequestError, match="are gone"):
+        await use(places, "gone")
 
 
 async def test_a_newer_version_goes_to_the_place_that_holds_the_adapter(monkeypatch: pytest.MonkeyPatch):

@@ -177,6 +177,28 @@ async def test_sampling_parameters_are_vllms(tmp_path: Path):
             assert name in refused["error"]
 
 
+async def test_weights_without_a_name_are_removed_when_many_newer_ones_are_there(tmp_path: Path):
+    async with served(tmp_path) as (client, _):
+        model = await model_of(client)
+        for number in range(1, 12):
+            await done(
+                client, "save_weights_for_sampler", {"model_id": model, "seq_id": number, "sampling_session_seq_id": number}
+            )
+        await done(client, "save_weights_for_sampler", {"model_id": model, "seq_id": 12, "path": "named"})
+        kept = sorted(int(folder.name.rpartition("_")[2]) for folder in (tmp_path / "unnamed").iterdir())
+        assert kept == list(range(12 - tinker_api.KEPT_UNNAMED, 12))
+
+
+async def test_a_session_that_is_finished_frees_its_models(tmp_path: Path):
+    async with served(tmp_path) as (client, service):
+        model = await model_of(client)
+        session = model.split(":")[0]
+        await post(client, f"sessions/{session}/finish", {"reason": {"type": "success"}}, as_=OTHER, status=410)
+        await post(client, f"sessions/{session}/finish", {"reason": {"type": "success"}})
+        assert not service.models
+        await post(client, "session_heartbeat", {"session_id": session}, status=410)
+
+
 async def test_a_silent_client_is_cleaned_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tinker_api, "SWEEP_SECONDS", 0.01)
     async with served(tmp_path) as (client, service):

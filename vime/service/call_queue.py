@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 Work = Callable[[], Awaitable[Any]]
 MOST_WAITING = 1024
 """Calls of one model that may wait."""
-MOST_RESULTS = 4096
-"""Results of one owner that are kept; older ones are forgotten, first those that were fetched."""
+MOST_RESULTS, MOST_BYTES = 4096, 2**28
+"""Results of one owner that are kept, and their bytes; older ones are forgotten, first those that were fetched."""
 
 
 class Failed(Exception):
@@ -38,6 +38,12 @@ class Call:
     owner: str
     result: "asyncio.Future[Any]"
     was_fetched: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of a result that is bytes; others are small."""
+        found = self.result.result() if self.result.done() and self.result.exception() is None else None
+        return len(found) if isinstance(found, bytes) else 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -118,10 +124,13 @@ class CallQueue:
         call = Call(request_id=request_id, owner=owner, result=asyncio.get_running_loop().create_future())
         self._calls[request_id] = call
         own = [each for each in self._calls.values() if each.owner == owner and each.result.done()]
-        if len(own) > MOST_RESULTS:
-            own.sort(key=lambda each: not each.was_fetched)
-            for each in own[: len(own) - MOST_RESULTS]:
-                del self._calls[each.request_id]
+        own.sort(key=lambda each: not each.was_fetched)
+        number, num_bytes = len(own), sum(each.num_bytes for each in own)
+        for each in own:
+            if number <= MOST_RESULTS and num_bytes <= MOST_BYTES:
+                break
+            number, num_bytes = number - 1, num_bytes - each.num_bytes
+            del self._calls[each.request_id]
         return call
 
     async def _run(self, line: Line) -> None:

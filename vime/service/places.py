@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vime.config import RunConfig
+from vime.errors import BadRequestError
 from vime.serving.client import TokenClient
 from vime.serving.topology import Serving
 from vime.sync.file_sync import FileSync
@@ -115,6 +116,8 @@ class Places:
                 place.is_loaded = True
 
     async def _send(self, place: Place, saved: Path) -> None:
+        if not saved.exists():
+            raise BadRequestError("the weights of this sampler are gone, as many newer ones have been saved: give it a name")
         self._version += 1
         payload = await self._trainer.export_saved(saved, name=place.name, version=self._version)
         await self._files.send(payload)

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from vime.service import wire
 from vime.service.call_queue import CallQueue, Failed, Work
 from vime.service.checkpoint_store import KINDS, SAMPLER, SCHEME, TRAINING, Checkpoint, Store, num_bytes, spec_of
 from vime.service.training_service import ModelSpec, Service, TrainedModel
+from vime.serving.scores import Scores
+from vime.tasks import together
 from vime.types import Turn
 
 logger = logging.getLogger(__name__)
@@ -39,6 +42,8 @@ SWEEP_SECONDS = 5.0
 FLAGS = {"parallel_fwdbwd_chunks": True, "proto_compress_fwdbwd": False, "sample_use_retrieve_futures": False}
 """Answers to the SDK's question for the ways of this service; the others are the simple ones by default."""
 MOST_SAMPLES = 1024
+KEPT_UNNAMED = 8
+"""Snapshots of a model for samplers that are kept without a name; older ones are removed."""
 IN_FLIGHT = "inflight"
 
 
@@ -70,6 +75,8 @@ class Sampling:
     key: str = ""
     saved: Path | None = None
     path: str | None = None
+    snapshot_of: str = ""
+    """The model whose weights they are, if they have no name and stay as they are."""
 
 
 class TinkerAPI:
@@ -92,6 +99,7 @@ class TinkerAPI:
             "client/config": self._flags,
             "create_session": self._create_session,
             "session_heartbeat": self._heartbeat,
+            "sessions/{id}/finish": self._finish_session,
             "telemetry": self._telemetry,
             "create_model": self._create_model,
             "get_info": self._get_info,
@@ -218,6 +226,10 @@ class TinkerAPI:
     async def _heartbeat(self, request: web.Request, owner: str) -> dict[str, Any]:
         self._session_of(_text(await _body(request), "session_id"), owner)
         return {"type": "session_heartbeat"}
+
+    async def _finish_session(self, request: web.Request, owner: str) -> dict[str, Any]:
+        await self._end(self._session_of(request.match_info["id"], owner))
+        return {}
 
     async def _list_sessions(self, request: web.Request, owner: str) -> dict[str, Any]:
         return {"sessions": [session.id for session in self._sessions.values() if session.owner == owner]}
@@ -357,12 +369,19 @@ class TinkerAPI:
             key = f"{IN_FLIGHT}:{model.name}" if kind == IN_FLIGHT else id
             folder = self._unnamed / key.replace(":", "_")
             await model.save_sampler(folder)
-            session.samplers[id] = Sampling(key=key, saved=folder)
+            session.samplers[id] = Sampling(key=key, saved=folder, snapshot_of="" if kind == IN_FLIGHT else model.name)
+            self._remove_old(session, model.name)
             if kind == IN_FLIGHT:
                 await self._service.renew(key, folder)
             return {"type": "save_weights_for_sampler", "sampling_session_id": id}
 
         return self._in_line(name, _number(body, "seq_id"), owner, work)
+
+    def _remove_old(self, session: Session, of: str) -> None:
+        """Removes the oldest weights of a model that have no name."""
+        unnamed = [each for each in session.samplers.values() if each.snapshot_of == of]
+        for each in unnamed[:-KEPT_UNNAMED]:
+            shutil.rmtree(str(each.saved), ignore_errors=True)
 
     async def _saved(self, model: TrainedModel, kind: str, name: Any, body: dict[str, Any], owner: str) -> str:
         """Saves a checkpoint under a name, and returns its path. Raises BadRequestError for one that may not be replaced."""
@@ -503,11 +522,13 @@ class TinkerAPI:
                 seed = {"seed": parameters["seed"] + index} if "seed" in parameters else {}
                 return await sampler.sample(prompt, parameters | seed, request_id=f"{request_id}:{index}")
 
-            turns = asyncio.gather(*[one(index) for index in range(num_samples)])
-            scores = None
-            if scored is not None:
-                scores = await sampler.score(prompt, num_likeliest=scored, request_id=f"{request_id}:prompt")
-            return wire.sample_answer(await turns, num_top=num_top, prompt=scores)
+            async def scores() -> Scores | None:
+                if scored is None:
+                    return None
+                return await sampler.score(prompt, num_likeliest=scored, request_id=f"{request_id}:prompt")
+
+            *turns, found = await together([*[one(index) for index in range(num_samples)], scores()])
+        return wire.sample_answer(turns, num_top=num_top, prompt=found)
 
     # Results
 
@@ -547,18 +568,21 @@ class TinkerAPI:
             await asyncio.sleep(SWEEP_SECONDS)
             limit = time.monotonic() - self._service.config.service.session_timeout_seconds
             for session in [each for each in self._sessions.values() if each.heard_at < limit]:
+                logger.info("the session %s is silent: its %d models are freed", session.id, len(session.models))
                 await self._end(session)
             await asyncio.to_thread(self._store.remove_expired)
 
     async def _end(self, session: Session) -> None:
-        logger.info("the session %s has been silent for too long: its %d models are freed", session.id, len(session.models))
-        del self._sessions[session.id]
+        if self._sessions.pop(session.id, None) is None:
+            return  # it is being ended
         for name in session.models:
             await self._calls.end(name)
             if name in self._service.models:
                 await self._service.remove_model(name)
         for sampling in session.samplers.values():
             await self._service.places.forget(sampling.key)
+            if sampling.saved is not None and sampling.path is None:
+                shutil.rmtree(sampling.saved, ignore_errors=True)
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
