@@ -4,8 +4,8 @@ A small judge accepts some wrong answers, which training exploits. It is therefo
 its use is counted: `judge_calls`, `judge_cache_hits`, `judge_timeouts`, `judge_unreadable`, `judge_accepted`.
 
 Two rewards need no reference: `method.group_reward=vime.grading.judge.ranking` ranks the rollouts of a group, and
-`method.reward=vime.grading.judge.rubric` checks the criteria of the row. Both ask `serving.models.judge` in both orders of what it
-compares, against a preference for a place, and raise where no reply can be read, so that no rollout is scored 0 for its judge.
+`method.reward=vime.grading.judge.rubric` checks the criteria of the row. Both ask `serving.models.judge` in both orders of what
+it compares, against a preference for a place, and raise where no reply can be read: no rollout is scored 0 for its judge.
 """
 
 import asyncio
