@@ -71,7 +71,7 @@ def run(folder: Path, words: list[str]) -> str:
 
 
 def measure(kind: str, *, steps: int, seed: int, every: int, prompts: int, samples: int) -> Curve:
-    """The curve of one run, with a score after `every` so many steps."""
+    """The curve of one run, with a score every `every` steps."""
     own, folder = KINDS[kind], RUNS / f"{kind.replace(' ', '_').lower()}_{prompts}x{samples}_{seed}"
     method = [] if any(word.startswith("+experiment") for word in own) else ["+method=memagent"]
     teacher = [] if method else [f"serving.models.teacher.checkpoint={RUNS / 'teacher' / 'model'}"]

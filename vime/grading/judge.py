@@ -67,7 +67,7 @@ Think in a few sentences. Then end with one line for each criterion, in the form
 Key = tuple[str, str, str, tuple[str, ...]]
 _cache: "OrderedDict[Key, bool]" = OrderedDict()
 _opinions: "OrderedDict[tuple[str, str], list[float]]" = OrderedDict()
-"""What a judge, by its name, has made of a prompt."""
+"""Numbers that a judge has given, by its name and the prompt."""
 
 
 class Counts(Protocol):
