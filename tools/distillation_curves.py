@@ -14,7 +14,6 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -50,6 +49,8 @@ class Curve:
 
     kind: str
     seed: int
+    rollouts: str
+    """Prompts and rollouts of each in a step, as `16 x 8`."""
     command: str
     scores: list[list[float]]
     scored_tokens: float
@@ -69,12 +70,13 @@ def run(folder: Path, words: list[str]) -> str:
     return shlex.join(["python", "-m", "vime.run", *words])
 
 
-def measure(kind: str, *, steps: int, seed: int) -> Curve:
-    """The curve of one run."""
-    own, folder = KINDS[kind], RUNS / f"{kind.replace(' ', '_').lower()}_{seed}"
+def measure(kind: str, *, steps: int, seed: int, every: int, prompts: int, samples: int) -> Curve:
+    """The curve of one run, with a score every `every` steps."""
+    own, folder = KINDS[kind], RUNS / f"{kind.replace(' ', '_').lower()}_{prompts}x{samples}_{seed}"
     method = [] if any(word.startswith("+experiment") for word in own) else ["+method=memagent"]
     teacher = [] if method else [f"serving.models.teacher.checkpoint={RUNS / 'teacher' / 'model'}"]
-    words = [*method, *own, *teacher, f"seed={seed}", f"trainer.num_steps={steps}", "trainer.evaluate_every=1", HELD_OUT]
+    words = [*method, *own, *teacher, f"seed={seed}", f"trainer.num_steps={steps}", f"trainer.evaluate_every={every}", HELD_OUT]
+    words += [f"rollout.num_prompts={prompts}", f"rollout.num_samples_per_prompt={samples}"]
     words += ["evaluation.rows=[scaffold,trained]", "evaluation.num_runs=1", "evaluation.extra_temperatures=[]"]
     command = run(folder, words)
     summary = json.loads((folder / "summary.json").read_text())
@@ -85,6 +87,7 @@ def measure(kind: str, *, steps: int, seed: int) -> Curve:
     return Curve(
         kind=kind,
         seed=seed,
+        rollouts=f"{prompts} x {samples}",
         command=command,
         scores=[[step, score] for step, score in sorted((during | ends).items())],
         scored_tokens=sum(metrics.get("serving/teacher/input_tokens", ([], []))[1]),
@@ -102,20 +105,20 @@ def table(found: list[Curve], teacher: dict[str, Any], command: str, name: str) 
     lines = [
         "# Learning from a teacher on the tiny MemAgent task",
         "",
-        f"Made by `python tools/distillation_curves.py`. Strict scores in percent of {of_teacher['trained']['num_items']} held-out "
-        f"questions ({DATASET}) at temperature 1, one run each, after each step. The teacher is the student's start after "
-        f"{TEACHER_STEPS} steps of GRPO: it scores {of_teacher['trained']['mean']:.0f}, its start scored "
+        f"Made by `python tools/distillation_curves.py`. Strict scores in percent of {of_teacher['trained']['num_items']} "
+        f"held-out questions ({DATASET}) at temperature 1, one run each, after each step. The teacher is the student's start "
+        f"after {TEACHER_STEPS} steps of GRPO: it scores {of_teacher['trained']['mean']:.0f}, its start scored "
         f"{of_teacher['scaffold']['mean']:.0f}. Prompts, rollouts a step and learning rate are the same in all runs of a seed.",
         "",
         f"![held-out scores]({name}.svg)",
         "",
-        f"| run | seed | {' | '.join(map(str, steps))} |",
-        f"|---|---|{'---|' * len(steps)}",
+        f"| run | prompts x rollouts | seed | {' | '.join(map(str, steps))} |",
+        f"|---|---|---|{'---|' * len(steps)}",
     ]
     for curve in found:
-        scores = dict((int(step), score) for step, score in curve.scores)
+        scores = {int(step): score for step, score in curve.scores}
         cells = " | ".join(f"{scores[step]:.0f}" if step in scores else "" for step in steps)
-        lines.append(f"| {curve.kind} | {curve.seed} | {cells} |")
+        lines.append(f"| {curve.kind} | {curve.rollouts} | {curve.seed} | {cells} |")
     lines += ["", *_verdicts(found, steps[-1]), ""]
     machine = found[-1].machine
     lines += [
@@ -135,7 +138,7 @@ def _verdicts(found: list[Curve], steps: int) -> list[str]:
     lines.append("|---|---|---|---|---|---|")
     for curve in (curve for curve in found if curve.kind != "GRPO" and curve.seed in ends):
         reached = next((f"{step:.0f}" for step, score in curve.scores if score >= ends[curve.seed]), "not reached")
-        third = dict((int(step), score) for step, score in curve.scores).get(steps // 3)
+        third = {int(step): score for step, score in curve.scores}[steps // 3]
         cells = [curve.kind, curve.seed, f"{ends[curve.seed]:.0f}", reached, f"{curve.scores[0][1]:.0f}", f"{third:.0f}"]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
@@ -146,12 +149,10 @@ def write(found: list[Curve], command: str, output: Path) -> None:
     teacher = json.loads((RUNS / "teacher" / "summary.json").read_text())
     output.with_suffix(".json").write_text(json.dumps([asdict(curve) for curve in found], indent=1) + "\n")
     output.with_suffix(".md").write_text(table(found, teacher, command, output.name))
-    series = []
-    for kind in dict.fromkeys(curve.kind for curve in found):
-        own = [dict(map(tuple, curve.scores)) for curve in found if curve.kind == kind]
-        steps = sorted(set.intersection(*(set(each) for each in own)))
-        label = f"{kind}, mean of {len(own)} seed{'s' if len(own) > 1 else ''}"
-        series.append(Series(label=label, x=steps, y=[fmean(each[step] for each in own) for step in steps]))
+    series = [
+        Series(label=f"{each.kind}, seed {each.seed}", x=[step for step, _ in each.scores], y=[score for _, score in each.scores])
+        for each in found
+    ]
     title = "tiny MemAgent task: held-out score, %"
     output.with_suffix(".svg").write_text(standalone_chart(title, series, x_label="step", y_label="%"))
 
@@ -161,6 +162,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--every", type=int, default=1, help="steps between two scores")
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--output", type=Path, default=Path("results/distillation"))
     options = parser.parse_args()
@@ -170,7 +174,8 @@ def main() -> int:
     found: list[Curve] = []
     for seed in options.seeds:
         for kind in options.kinds:
-            found.append(measure(kind, steps=options.steps, seed=seed))
+            sizes = {"every": options.every, "prompts": options.prompts, "samples": options.samples}
+            found.append(measure(kind, steps=options.steps, seed=seed, **sizes))
             write(found, command, options.output)
     Console().print(options.output.with_suffix(".md").read_text(), markup=False, soft_wrap=True)
     return 0

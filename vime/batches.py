@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 from vime.algorithm.algorithm import Algorithm
 from vime.algorithm.batch import build_updates, sequences_of, shown, unknown
+from vime.algorithm.choice import is_paired
 from vime.config import RunConfig
+from vime.data.preferences import PreferenceRows
 from vime.data.source import REMEDY
 from vime.errors import ConfigError, Problem
 from vime.evaluation.repeatable import check_repeatable
@@ -58,8 +60,10 @@ async def lesson_of(config: RunConfig, algorithm: Algorithm, batch: Batch, step:
     sequences of an update are then in the same rows in both passes. Raises `HookError` if the algorithm's values do not fit the
     batch.
     """
-    if batch.demonstrations or not batch.groups:
-        return Lesson(updates=[batch.demonstrations] if batch.demonstrations else [])
+    if batch.demonstrations:
+        return await _demonstrated(algorithm, batch.demonstrations, ask)
+    if not batch.groups:
+        return Lesson(updates=[])
     split = {"num_updates": config.trainer.num_updates_per_batch, "seed": config.seed + step}
     if not algorithm.needs_before:
         known = await asyncio.to_thread(sequences_of, batch.groups)
@@ -73,6 +77,17 @@ async def lesson_of(config: RunConfig, algorithm: Algorithm, batch: Batch, step:
     updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
     updates = [[s.with_columns(**answers[s.rollout_id, s.order]) for s in update] for update in updates]
     return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)
+
+
+async def _demonstrated(algorithm: Algorithm, samples: list[Sample], ask: Ask) -> Lesson:
+    """Demonstrations as one update; with the advantages of an algorithm that first needs columns of the trainer for them."""
+    if not algorithm.needs_before:
+        return Lesson(updates=[samples])
+    known = [sample.with_columns(**found) for sample, found in zip(samples, await ask(samples), strict=True)]
+    columns = await asyncio.to_thread(algorithm.advantages, [], known)
+    given = columns.values["advantage"]
+    taught = [sample.with_columns(advantage=given[sample.rollout_id, sample.order]) for sample in known]
+    return Lesson(updates=[taught], metrics=columns.metrics)
 
 
 class Batches(Protocol):
@@ -131,13 +146,18 @@ class RolloutBatches:
 
 
 class DemonstrationBatches:
-    """Batches of the method's demonstrations (`data.demonstrations`), for `algorithm=sft`."""
+    """Batches of demonstrations, for `algorithm=sft`: the method's (`data.demonstrations`), or pairs (`data.train`)."""
 
     def __init__(self, config: RunConfig) -> None:
-        assert config.data.demonstrations is not None, "algorithm=sft needs data.demonstrations"
         self._config = config
         self._tokenizer = load_tokenizer(config.model.checkpoint)
-        self._demonstrations = load_hook(config.data.demonstrations)
+        if is_paired(config):
+            self._path = config.data.train.path or config.data.train.generator
+            self._demonstrations: Any = PreferenceRows(config, self._tokenizer)
+        else:
+            assert config.data.demonstrations is not None, "algorithm=sft needs data.demonstrations"
+            self._path = config.data.demonstrations
+            self._demonstrations = load_hook(config.data.demonstrations)
 
     async def next(self, step: int) -> Batch:
         """About `trainer.sft_tokens_per_step` tokens, for one update."""
@@ -147,12 +167,12 @@ class DemonstrationBatches:
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
         """Everything that determines a batch, beside its step."""
-        return {"demonstrations": {"path": self._config.data.demonstrations, "seed": self._config.seed}}
+        return {"demonstrations": {"path": self._path, "seed": self._config.seed}}
 
     def check(self, state: dict[str, Any]) -> None:
         """Raises `ConfigError` if a checkpoint's `state` is of other demonstrations, or of another order."""
         before = state.get("demonstrations", {})
-        now = {"data.demonstrations": (self._config.data.demonstrations, "path"), "seed": (self._config.seed, "seed")}
+        now = {"data.demonstrations": (self._path, "path"), "seed": (self._config.seed, "seed")}
         found = [
             Problem(key=key, value=value, remedy=f"the checkpoint has {before[name]}; {REMEDY}")
             for key, (value, name) in now.items()

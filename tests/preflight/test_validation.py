@@ -199,6 +199,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "hook that is not there": (["method.reward=agentic.memagent.reward.nothing"], "method.reward"),
     "hook that is not async": (["method.generate=os.path.join"], "method.generate"),
     "hook with another signature": (["method.generate=agentic.memagent.reward.reward"], "method.generate"),
+    "pairs of replies in two passes": (["algorithm=dpo", "trainer.num_epochs_per_batch=2"], "trainer.num_epochs_per_batch"),
     "supervision without demonstrations": (["algorithm=sft", "data.demonstrations=null"], "data.demonstrations"),
     "gloo with GPUs": (["model=qwen2.5-7b", "mode=plan", "cluster.weight_transfer=gloo"], "cluster.weight_transfer"),
     "ipc apart": (

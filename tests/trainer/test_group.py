@@ -1,9 +1,11 @@
 """The driver's side: actors behind awaitable methods, errors that say which rank and what to do."""
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from safetensors.torch import load_file
 from tests.trainer.own_ranks import make_groups
 from vime.algorithm.algorithm import OLD
 from vime.algorithm.choice import algorithm_of, critic_of
+from vime.algorithm.preference import CHOSEN, REJECTED
 from vime.batches import Batch, Lesson, lesson_of
-from vime.config import BadUpdate, CriticPlace, RunConfig
+from vime.config import AlgorithmName, BadUpdate, CriticPlace, RunConfig
 from vime.errors import CheckpointError, ConfigError, TrainingError
 from vime.loop import hand_over, make_steps, train_critic
 from vime.trainer.group import TrainerGroup, rank_environment
@@ -94,6 +97,40 @@ async def test_errors_of_a_rank_keep_their_type_and_text(group: TrainerGroup, ma
     bad[0] = bad[0].with_columns(advantage=float("nan"))
     with pytest.raises(TrainingError, match="step 3"):
         await train(group, [bad], 3)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("lora", [0, 4])
+async def test_a_preference_is_learned_from_pairs_that_lie_on_two_ranks(
+    models: Models, make_config: MakeConfig, make_samples: MakeSamples, ray_cluster: None, tmp_path: Path, lora: int
+) -> None:
+    config = make_config(models("qwen2"), data_parallel_size=2, lr=1e-2 if lora else 1e-3)
+    config.algorithm.name, config.algorithm.object = AlgorithmName.sft, "vime.algorithm.preference.Preference"
+    config.trainer.lora.rank = lora
+    group, algorithm = TrainerGroup(config, tmp_path, f"pairs{os.getpid()}"), algorithm_of(config)
+    await group.loaded()
+    pairs = [
+        replace(each, seat=(CHOSEN, REJECTED)[number % 2], pair=number // 2, rollout_id=number // 2, order=number % 2)
+        for number, each in enumerate(make_samples(8))
+    ]
+    pairs = [each.with_columns(advantage=0.0, weight=0.25) for each in pairs]
+
+    async def ask(samples: list[Sample]) -> list[dict[str, Any]]:
+        update = await group.hand_over(algorithm, samples, version=0, has_advantages=False)
+        return await group.read(update, await group.forward(update, algorithm.needs_before))
+
+    found = []
+    for step in range(6):
+        lesson = await lesson_of(config, algorithm, Batch(demonstrations=pairs), step, ask)
+        updates = await hand_over(config, algorithm, group, lesson, step)
+        first = await group.forward_backward(updates[0], algorithm)
+        await make_steps(config, algorithm, group, updates, first, step, keep=False)
+        found.append(lesson.metrics)
+    losses = [metrics["train/preference_loss"] for metrics in found]
+    assert losses[0] == pytest.approx(math.log(2), abs=1e-6), "the policy is its reference, with adapters too"
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.9 * losses[0]
+    assert found[-1]["train/preference_accuracy"] == 1.0
+    await group.stop()
 
 
 @pytest.mark.asyncio(loop_scope="module")

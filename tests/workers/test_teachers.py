@@ -57,10 +57,31 @@ def rollout_of(*samples: Sample, rollout_id: int = 0, stop_reason: StopReason = 
     return Rollout(rollout_id=rollout_id, group_index=0, samples=list(samples), stop_reason=stop_reason, reward=1.0)
 
 
+class Words:
+    """A tokenizer whose chat template is one token, and each word another."""
+
+    def apply_chat_template(self, messages: list[dict[str, str]], *, tokenize: bool) -> str:
+        assert [message["role"] for message in messages] == ["system"]
+        return f"<system> {messages[0]['content']}"
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [90 + number for number, _ in enumerate(text.split())]}
+
+
+def hint(row: Any, sample: Sample) -> str:
+    assert row["question"] == "go"
+    return "it is seven" if sample.seat != "blind" else ""
+
+
+def broken_hint(row: Any, sample: Sample) -> str:
+    raise ValueError("no such field")
+
+
 async def teach(rollout: Rollout, teacher: Teacher, **own: Any) -> Rollout:
     run = RunConfig()
     run.algorithm.distillation = DistillationConfig(**{"teachers": {"solver": TeacherConfig()}, **own})
-    await Teachers(run, lambda name: teacher).teach(rollout, dataset="sums", session="s", trace=Trace())
+    teachers = Teachers(run, lambda name: teacher, lambda name: Words())
+    await teachers.teach(rollout, prompt=PROMPT, session="s", trace=Trace())
     return rollout
 
 
@@ -100,6 +121,20 @@ async def test_rollouts_that_do_not_count_and_other_data_sets_and_seats_are_not_
     two = rollout_of(sample([1, 2], [1], seat="white"), sample([3, 4], [1], seat="black"))
     await teach(two, teacher, teachers={"solver": TeacherConfig(seats=["black"])})
     assert [is_taught(each) for each in two.samples] == [False, True]
+
+
+async def test_a_hint_stands_in_front_of_the_sequence_for_the_teacher_alone():
+    teacher, own = Teacher(), {"teachers": {"actor": TeacherConfig(hint=f"{__file__}:hint")}}
+    taught, blind = sample([1, 2, 3, 4], [1, 0, 1]), sample([5, 6], [1], seat="blind")
+    await teach(rollout_of(taught, blind), teacher, **own)
+    assert sorted(teacher.asked) == [[5, 6], [90, 91, 92, 93, 1, 2, 3, 4]] and taught.tokens == [1, 2, 3, 4]
+    assert taught.columns["teacher"].tolist() == pytest.approx([-1.002, -3.004])
+
+
+async def test_a_hint_that_raises_costs_its_rollout():
+    own = {"teachers": {"actor": TeacherConfig(hint=f"{__file__}:broken_hint")}}
+    rollout = await teach(rollout_of(sample([1, 2], [1])), Teacher(), **own)
+    assert rollout.stop_reason is StopReason.GENERATE_RAISED and "no such field" in rollout.error and rollout.traceback
 
 
 async def test_a_teacher_has_few_requests_at_a_time():

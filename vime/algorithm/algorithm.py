@@ -159,6 +159,8 @@ class Algorithm:
     weights: ClassVar[Mapping[str, Callable[[Sample], bool]]] = {}
     """Further columns of weights by name, each over the sequences of an update for which its function is true, and 0 elsewhere: a
     term of the loss then has an average of its own. They are in `columns` as well."""
+    is_paired: bool = False
+    """True if the demonstrations are pairs of a chosen and a rejected reply, the rows of `data.train`."""
     compares_groups: bool = True
     """True if a group whose rewards are all equal teaches nothing."""
     is_critic: bool = False

@@ -46,6 +46,14 @@ def own_class(path: str) -> type[Algorithm]:
     raise ConfigError([Problem(key=OBJECT, value=path, remedy=f"{remedy} (vime/algorithm/README.md)")])
 
 
+def is_paired(run: RunConfig) -> bool:
+    """True if a run learns from pairs of replies (`Algorithm.is_paired`); an object that cannot be imported has none."""
+    try:
+        return run.algorithm.object is not None and own_class(run.algorithm.object).is_paired
+    except ConfigError:
+        return False
+
+
 def second_weights(run: RunConfig) -> list[Forward]:
     """Copies that the trainer of a run keeps beside its own weights, each as the need that they answer.
 

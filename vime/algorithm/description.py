@@ -93,6 +93,7 @@ def describe_teachers(config: DistillationConfig, *, rewards: str) -> str:
         taught = [
             f"{kind} {', '.join(given)}" for kind, given in (("data sets", teacher.datasets), ("seats", teacher.seats)) if given
         ]
+        taught += ["with a hint"] if teacher.hint else []
         taught += [f"weight {teacher.weight:g}"] if teacher.weight != 1 else []
         names.append(name + (f" ({'; '.join(taught)})" if taught else ""))
     term = DIVERGENCES[config.divergence].format(mixture=config.mixture)

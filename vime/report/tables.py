@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from vime.algorithm.choice import is_paired
 from vime.algorithm.description import describe
 from vime.cluster.placement import server_groups
 from vime.config import AlgorithmName, Before, Mode, RunConfig
@@ -98,6 +99,8 @@ def _starts(config: RunConfig, supervised: bool) -> str:
 
 def _training(config: RunConfig, supervised: bool) -> str:
     trainer, rollout = config.trainer, config.rollout
+    if is_paired(config):
+        return f"{trainer.num_steps} steps x {rollout.num_prompts} pairs of replies, lr {trainer.lr:g}"
     if supervised:
         return f"{trainer.num_steps} steps x {trainer.sft_tokens_per_step} tokens of demonstrations, lr {trainer.lr:g}"
     batch = f"{rollout.num_prompts} prompts x {rollout.num_samples_per_prompt} rollouts"

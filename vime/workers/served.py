@@ -152,6 +152,10 @@ class ServedModels:
             self._clients[name] = self._make_client(self._endpoints[name], self._config.serving)
         return self._clients[name]
 
+    def tokenizer(self, name: str) -> Any:
+        """The tokenizer of a model whose tokens are shown."""
+        return self._tokenizers[name]
+
     def _tokenizer_of_actor(self) -> Any:
         if ACTOR not in self._tokenizers:  # an evaluation of baselines alone serves no trained model
             self._tokenizers[ACTOR] = load_tokenizer(self._config.model.checkpoint)

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from vime.algorithm.distillation import TEACHER, TEACHER_IDS, TEACHER_LOGPROBS, drawn_teacher
+from vime.blame import blamed, users_traceback
 from vime.chat.trace import Trace
 from vime.config import RunConfig
 from vime.errors import BadRequestError, ServerError
+from vime.hooks import load_hook
 from vime.tasks import together
-from vime.types import Rollout, Sample, StopReason
+from vime.types import Prompt, Rollout, Sample, StopReason
 
 MAX_REQUESTS = 8
 """Most requests of one worker to one teacher at a time. More would only wait in the server, where nothing tells a long queue from
@@ -25,12 +27,15 @@ a lost server, as an answer with logprobs of a prompt comes in one piece."""
 class Teachers:
     """The teachers of a run, as one worker asks them."""
 
-    def __init__(self, config: RunConfig, client: Callable[[str], Any]) -> None:
-        """`client` gives the `TokenClient` of a served model by its name, inside the event loop that uses it."""
-        self._config, self._client = config, client
+    def __init__(self, config: RunConfig, client: Callable[[str], Any], tokenizer: Callable[[str], Any]) -> None:
+        """`client` gives the `TokenClient` of a served model by its name, inside the event loop that uses it, and `tokenizer`
+        its tokenizer."""
+        self._config, self._client, self._tokenizer = config, client, tokenizer
+        teachers = config.algorithm.distillation.teachers
+        self._hints = {name: load_hook(teacher.hint) for name, teacher in teachers.items() if teacher.hint}
         self._places = {name: asyncio.Semaphore(MAX_REQUESTS) for name in config.algorithm.distillation.teachers}
 
-    async def teach(self, rollout: Rollout, *, dataset: str, session: str, trace: Trace) -> None:
+    async def teach(self, rollout: Rollout, *, prompt: Prompt, session: str, trace: Trace) -> None:
         """Adds the columns of their teachers to the samples of a rollout that counts for training.
 
         If a teacher cannot answer, the rollout has the stop reason of a lost server, and is not trained.
@@ -40,23 +45,28 @@ class Teachers:
         try:
             with trace.span("teacher", kind="teacher"):
                 taught = [each for each in rollout.samples if not each.remove_sample and each.num_trained_tokens]
-                await together(self._score(each, rollout.rollout_id, dataset, f"{session}-{n}") for n, each in enumerate(taught))
+                await together(self._score(each, rollout.rollout_id, prompt, f"{session}-{n}") for n, each in enumerate(taught))
         except ServerError as error:
             rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, f"its teacher did not answer: {error}"
         except BadRequestError as error:
             rollout.stop_reason, rollout.error = StopReason.REQUEST_REFUSED, f"its teacher refused it: {error}"
+        except Exception as error:  # the boundary of a user's function, the hint: any failure costs this rollout only
+            rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, blamed(error)
+            rollout.traceback = users_traceback(error)
         rollout.status = rollout.counting.status
         for sample in rollout.samples:
             sample.status, sample.stop_reason = rollout.status, rollout.stop_reason
         rollout.seconds = dict(trace.seconds)
 
-    async def _score(self, sample: Sample, rollout_id: int, dataset: str, request_id: str) -> None:
+    async def _score(self, sample: Sample, rollout_id: int, prompt: Prompt, request_id: str) -> None:
         own = self._config.algorithm.distillation
-        name = drawn_teacher(own, dataset=dataset, seat=sample.seat, seed=self._config.seed, rollout_id=rollout_id)
+        name = drawn_teacher(own, dataset=prompt.dataset, seat=sample.seat, seed=self._config.seed, rollout_id=rollout_id)
         if name is None:
             return
         places = np.flatnonzero(sample.trained) + len(sample.tokens) - len(sample.loss_mask)
-        tokens = np.asarray(sample.tokens, np.int32)[: places[-1] + 1]
+        hint = self._hint(name, prompt, sample)
+        tokens = np.concatenate([hint, np.asarray(sample.tokens, np.int32)[: places[-1] + 1]])
+        places = places + len(hint)
         async with self._places[name]:
             scores = await self._client(name).score(
                 tokens, num_likeliest=own.top_k, session_id=sample.session_id, request_id=f"{request_id}-{name}"
@@ -65,3 +75,12 @@ class Teachers:
         if own.top_k:
             found |= {TEACHER_IDS.name: scores.ids[places - 1], TEACHER_LOGPROBS.name: scores.likeliest[places - 1]}
         sample.columns = {**sample.columns, **found}
+
+    def _hint(self, name: str, prompt: Prompt, sample: Sample) -> np.ndarray:
+        """The tokens of a system message with the hint of a teacher, for the front of the sequence; none without a hint."""
+        text = self._hints[name](prompt.fields, sample) if name in self._hints else ""
+        if not text:
+            return np.zeros(0, np.int32)
+        tokenizer = self._tokenizer(name)
+        rendered = tokenizer.apply_chat_template([{"role": "system", "content": text}], tokenize=False)
+        return np.asarray(tokenizer(rendered, add_special_tokens=False)["input_ids"], np.int32)

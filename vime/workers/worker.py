@@ -118,7 +118,7 @@ class RolloutWorker:
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
-        self._teachers = Teachers(config, self._served.client)
+        self._teachers = Teachers(config, self._served.client, self._served.tokenizer)
         self._places = RolloutLimiter(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
         self._sampling = in_training(config.rollout)
         self._groups: dict[int, GroupRun] = {}
@@ -198,7 +198,7 @@ class RolloutWorker:
                 )
             for rollout in group.rollouts:
                 session = f"slot{slot}-{rollout.member}"
-                await self._teachers.teach(rollout, dataset=prompt.dataset, session=session, trace=trace)
+                await self._teachers.teach(rollout, prompt=prompt, session=session, trace=trace)
             group.weight_version = version
             return group
         num_wanted = num_rollouts if num_wanted is None else num_wanted
@@ -312,7 +312,7 @@ class RolloutWorker:
                     sampling=sampling,
                 )
                 if not evaluation:
-                    await self._teachers.teach(rollout, dataset=prompt.dataset, session=sessions[-1], trace=trace)
+                    await self._teachers.teach(rollout, prompt=prompt, session=sessions[-1], trace=trace)
                 return rollout
             finally:
                 self._served.finish(sessions)

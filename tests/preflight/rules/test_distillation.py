@@ -107,6 +107,19 @@ def test_a_teacher_is_a_served_model_and_not_the_student():
     assert [problem.key for problem in teachers(config)] == [f"{OWN}.teachers.nobody", f"{OWN}.teachers.actor"]
 
 
+def hint(row: Any, sample: Any) -> str:
+    return "think"
+
+
+def test_with_a_hint_the_student_or_what_it_began_as_may_be_the_teacher():
+    own = {f"{OWN}.teachers": {"actor": TeacherConfig(hint=f"{__file__}:hint"), "start": TeacherConfig(hint=f"{__file__}:hint")}}
+    config = config_of(own)
+    config.serving.models["start"] = ServedModelConfig(max_model_len=9000)
+    assert not teachers(config)
+    (problem,) = teachers(config_of({f"{OWN}.teachers": {"actor": TeacherConfig(hint="no.such.function")}}))
+    assert problem.key == f"{OWN}.teachers.actor.hint"
+
+
 def test_vocabularies_are_compared_by_the_tokenizers_and_not_by_names(tmp_path: Path):
     same, other = tmp_path / "another_name", tmp_path / "actor"
     for folder in (same, other):

@@ -1,5 +1,6 @@
 """The sections Run, Batch and Evaluation of a plan: objective, batch arithmetic, overlap of generation and training, scores."""
 
+from vime.algorithm.choice import is_paired
 from vime.algorithm.description import describe
 from vime.cluster.placement import sends_adapters, transport
 from vime.config import AlgorithmName, Before, RunConfig, WeightTransfer
@@ -66,6 +67,8 @@ def batch(config: RunConfig) -> list[str]:
     """Groups, rollouts, optimizer steps and tokens of one training step and of the run."""
     trainer, rollout = config.trainer, config.rollout
     updates, ranks = trainer.num_updates_per_batch, trainer.data_parallel_size
+    if is_paired(config):
+        return [f"{trainer.num_steps} steps of {rollout.num_prompts} pairs of replies, lr {trainer.lr:g}"]
     if config.algorithm.name is AlgorithmName.sft:
         return [f"{trainer.num_steps} steps of about {trainer.sft_tokens_per_step:,} tokens of demonstrations, lr {trainer.lr:g}"]
     rollouts = rollout.num_prompts * rollout.num_samples_per_prompt

@@ -3,6 +3,7 @@
 import inspect
 import re
 
+from vime.algorithm.choice import is_paired
 from vime.config import AlgorithmName, DatasetConfig, RunConfig
 from vime.errors import Problem
 from vime.hooks import import_remedy, load_hook
@@ -14,7 +15,8 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 def datasets(config: RunConfig) -> dict[str, DatasetConfig]:
     """The data sets that this run reads, by their configuration keys."""
     found = {f"data.evaluation.{position}": dataset for position, dataset in enumerate(config.data.evaluation)}
-    return found if config.algorithm.name is AlgorithmName.sft else {"data.train": config.data.train, **found}
+    reads_rows = config.algorithm.name is not AlgorithmName.sft or is_paired(config)
+    return {"data.train": config.data.train, **found} if reads_rows else found
 
 
 def sources(config: RunConfig) -> list[Problem]:
@@ -59,8 +61,14 @@ def names(config: RunConfig) -> list[Problem]:
 
 
 def demonstrations(config: RunConfig) -> list[Problem]:
-    """Supervised training has demonstrations."""
-    if config.algorithm.name is not AlgorithmName.sft or config.data.demonstrations:
+    """Supervised training has demonstrations, which pairs of replies are learned from once, as weights of a forward pass say."""
+    if config.algorithm.name is not AlgorithmName.sft:
+        return []
+    if is_paired(config):
+        passes, key = config.trainer.num_epochs_per_batch, "trainer.num_epochs_per_batch"
+        remedy = "the weights of pairs are computed before a step, and hold for one: use 1, and more steps"
+        return [Problem(key=key, value=passes, remedy=remedy)] if passes > 1 else []
+    if config.data.demonstrations:
         return []
     remedy = "algorithm=sft needs a function that makes demonstrations: use module.function, or choose algorithm=grpo"
     return [Problem(key="data.demonstrations", value=config.data.demonstrations, remedy=remedy)]

@@ -10,6 +10,7 @@ from vime.config import (
     TeacherTerm,
 )
 from vime.errors import Problem, written
+from vime.hooks import import_remedy, load_hook
 from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.rules.critic import FILTER
 
@@ -27,7 +28,7 @@ def teachers(config: RunConfig) -> list[Problem]:
         remedy = f"a teacher is missing: +{KEY}.teachers.solver={{}} +serving.models.solver.checkpoint=FOLDER"
         problems.append(Problem(key=f"{KEY}.teachers", value="", remedy=remedy))
     longest = max((model.max_model_len for model in models.values() if model.trained), default=0)
-    for name in config.algorithm.distillation.teachers:
+    for name, teacher in config.algorithm.distillation.teachers.items():
         key, model = f"{KEY}.teachers.{name}", models.get(name)
         if model is None:
             remedy = f"is no model of serving.models ({', '.join(models)}): set serving.models.{name}.checkpoint, or use its name"
@@ -35,19 +36,21 @@ def teachers(config: RunConfig) -> list[Problem]:
         elif model.api is ModelAPI.chat:
             remedy = "a chat API shows no logprobs of given tokens: use a model with api=tokens"
             problems.append(Problem(key=f"serving.models.{name}.api", value=model.api.value, remedy=remedy))
-        elif model.trained:
+        elif teacher.hint is not None and (error := _import_error(teacher.hint)):
+            problems.append(Problem(key=f"{key}.hint", value=teacher.hint, remedy=error))
+        elif model.trained and teacher.hint is None:
             remedy = (
-                "the student is no teacher of itself: its distance to itself is 0, and so is the gradient; name another model"
+                "without a hint the student's distance to itself is 0, and so is the gradient: set hint, or name another model"
             )
             problems.append(Problem(key=key, value=name, remedy=remedy))
-        elif model.checkpoint is None:
+        elif model.checkpoint is None and (model.urls or teacher.hint is None):
             remedy = "the tokenizer of a teacher is compared with the student's: name the folder of its checkpoint"
             if not model.urls:
                 remedy = (
                     "without a checkpoint of its own the teacher is what the student begins as: name the teacher's checkpoint"
                 )
             problems.append(Problem(key=f"serving.models.{name}.checkpoint", value=None, remedy=remedy))
-        elif model.max_model_len <= longest:
+        elif model.max_model_len <= longest and not model.trained:
             remedy = (
                 f"a sequence of the student has up to {longest} tokens, and a server that scores it writes one more: use "
                 f"{longest + 1}, or a smaller one for the student"
@@ -162,6 +165,13 @@ def vocabularies(config: RunConfig) -> list[Problem]:
         )
         problems.append(Problem(key=key, value=path, remedy=remedy))
     return problems
+
+
+def _import_error(path: str) -> str:
+    try:
+        return "" if callable(load_hook(path)) else "is no function: use module.function"
+    except ImportError as error:
+        return import_remedy(path, error)
 
 
 def _both(own: dict[str, int], found: dict[str, int], token: str) -> list[tuple[str, int | None]]:

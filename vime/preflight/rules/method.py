@@ -4,6 +4,7 @@ import re
 from functools import partial
 
 from vime.agent.entry import entry_problems
+from vime.algorithm.choice import is_paired
 from vime.config import TRY, AlgorithmName, Mode, RunConfig, TrialEngine
 from vime.errors import Problem
 from vime.hooks import HOOKS, check_hook
@@ -15,7 +16,7 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 def chosen(config: RunConfig) -> list[Problem]:
     """The run has an agent: a method, a function of the user, or demonstrations."""
-    if config.method.name or config.method.generate or config.data.demonstrations:
+    if config.method.name or config.method.generate or config.data.demonstrations or is_paired(config):
         return []
     names = ", ".join(sorted({entry_point.name for entry_point in installed_methods()}))
     remedy = f"no agent is chosen: add +method=NAME (available: {names or 'none; run make setup'}), or set your own functions, "
