@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from vime.config import ModelConfig, RunConfig, ServiceConfig
 from vime.service import tinker_api, wire
+from vime.service.checkpoint_store import Checkpoint, Store
 from vime.service.tinker_api import KEYS_VARIABLE, PREFIX, TinkerAPI
 from vime.service.training_service import SPEC, Answer, ModelSpec
 from vime.types import Turn
@@ -189,6 +190,15 @@ async def test_weights_without_a_name_are_removed_when_many_newer_ones_are_there
         assert kept == list(range(12 - tinker_api.KEPT_UNNAMED, 12))
 
 
+async def test_a_checkpoint_whose_time_is_over_goes(tmp_path: Path):
+    store = Store(tmp_path)
+    for name, end in (("early", 1.0), ("late", 4e9), ("never", None)):
+        store.place("m", "weights", name).mkdir(parents=True)
+        store.note(Checkpoint(model="m", kind="weights", name=name, owner="me", saved_at=0.0, expires_at=end))
+    store.remove_expired()
+    assert [checkpoint.name for checkpoint, _ in store.all(owner="me")] == ["late", "never"]
+
+
 async def test_a_session_that_is_finished_frees_its_models(tmp_path: Path):
     async with served(tmp_path) as (client, service):
         model = await model_of(client)
@@ -202,7 +212,14 @@ async def test_a_session_that_is_finished_frees_its_models(tmp_path: Path):
 async def test_a_silent_client_is_cleaned_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tinker_api, "SWEEP_SECONDS", 0.01)
     async with served(tmp_path) as (client, service):
-        model = await model_of(client)
+        model, failures = await model_of(client), iter([OSError("a folder that is gone")])
+
+        def failing_once() -> None:
+            for error in failures:
+                raise error
+
+        monkeypatch.setattr(tinker_api.Store, "remove_expired", lambda _: failing_once())
+        await asyncio.sleep(0.05)
         await done(client, "save_weights", {"model_id": model, "seq_id": 1, "path": "kept"})
         service.config.service.session_timeout_seconds = 1e-6
         while service.models:

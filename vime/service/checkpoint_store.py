@@ -80,7 +80,7 @@ class Store:
         """Removes the checkpoints whose time is over."""
         for checkpoint, folder in self._every():
             if checkpoint.expires_at is not None and checkpoint.expires_at < time.time():
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _every(self) -> Iterator[tuple[Checkpoint, Path]]:
         for file in self._folder.glob(f"*/*/*/{META}"):
@@ -99,5 +99,7 @@ def num_bytes(folder: Path) -> int:
 
 
 def _read(folder: Path) -> Checkpoint | None:
-    file = folder / META
-    return Checkpoint(**json.loads(file.read_text())) if file.is_file() else None
+    try:
+        return Checkpoint(**json.loads((folder / META).read_text()))
+    except FileNotFoundError:  # or it was removed meanwhile
+        return None

@@ -567,10 +567,13 @@ class TinkerAPI:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             limit = time.monotonic() - self._service.config.service.session_timeout_seconds
-            for session in [each for each in self._sessions.values() if each.heard_at < limit]:
-                logger.info("the session %s is silent: its %d models are freed", session.id, len(session.models))
-                await self._end(session)
-            await asyncio.to_thread(self._store.remove_expired)
+            try:
+                for session in [each for each in self._sessions.values() if each.heard_at < limit]:
+                    logger.info("the session %s is silent: its %d models are freed", session.id, len(session.models))
+                    await self._end(session)
+                await asyncio.to_thread(self._store.remove_expired)
+            except Exception:  # the next round tries again: without it, nothing would ever be freed
+                logger.exception("silent sessions and expired checkpoints could not be removed")
 
     async def _end(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is None:
