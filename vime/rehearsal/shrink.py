@@ -180,6 +180,8 @@ def _served(config: RunConfig, shrunk: Shrunk, *, has_own: bool) -> dict[str, Se
     most = max(found[name].max_model_len for name in behind)
     for name in behind:
         found[name] = _behind(found[name], port, name)
+        if name in config.algorithm.distillation.teachers:  # whose tokenizer is compared with the student's
+            found[name].checkpoint = config.model.checkpoint if has_own else str(model_folder(config))
     checkpoints = [
         f"{name} ({config.serving.models[name].checkpoint or config.serving.models[name].served_name or 'untrained'})"
         for name in behind
