@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vime.errors import BadRequestError, ServerError
-from vime.service.call_queue import Call, CallQueue, Failed
+from vime.service.call_queue import Call, CallQueue, Failed, FullError
 
 
 def noted(log: list[int], number: int) -> Any:
@@ -73,6 +73,20 @@ async def test_models_do_not_wait_for_each_other_and_others_see_no_results():
     await calls.end("a")
     with pytest.raises(Failed, match="the model is gone"):
         await results(calls, ["a:2"])
+
+
+async def test_a_flood_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("vime.service.call_queue.MOST_WAITING", 2)
+    calls, log = CallQueue(), list[int]()
+    calls.begin("model", first=1)
+    for number in (2, 3):
+        calls.in_line("model", number, noted(log, number), owner="me")
+    with pytest.raises(FullError):
+        calls.in_line("model", 4, noted(log, 4), owner="me")
+    calls.in_line("model", 1, noted(log, 1), owner="me")  # that which all wait for
+    await results(calls, ["model:3"])
+    last = calls.in_line("model", 4, noted(log, 4), owner="me")
+    assert await results(calls, [last]) == [4]
 
 
 async def test_a_call_beside_all_others_can_be_ended():

@@ -22,6 +22,10 @@ MOST_RESULTS, MOST_BYTES = 4096, 2**28
 """Results of one owner that are kept, and their bytes; older ones are forgotten, first those that were fetched."""
 
 
+class FullError(Exception):
+    """Too many calls wait: the client may make this one again."""
+
+
 class Failed(Exception):
     """A call that has failed: its text, and whether the `user` or the `server` can mend it."""
 
@@ -70,15 +74,15 @@ class CallQueue:
     def in_line(self, line: str, number: int, work: Work, *, owner: str) -> str:
         """Queues a call at its number, and returns its id; one that is known already does not run again.
 
-        Raises BadRequestError if the number has passed and its result is gone, or if too many calls wait.
+        Raises BadRequestError if the number has passed and its result is gone, FullError if too many calls wait.
         """
         request_id, opened = f"{line}:{number}", self._lines[line]
         if request_id in self._calls:
             return request_id
         if number < opened.next:
             raise BadRequestError(f"seq_id={number}: this call was made long ago, and its result is gone")
-        if len(opened.waiting) >= MOST_WAITING:
-            raise BadRequestError(f"seq_id={number}: {len(opened.waiting)} calls of this model wait already")
+        if len(opened.waiting) >= MOST_WAITING and number != opened.next:
+            raise FullError(f"seq_id={number}: {len(opened.waiting)} calls of this model wait already")
         opened.waiting[number] = self._add(request_id, owner), work
         if opened.runner is None or opened.runner.done():
             opened.runner = asyncio.create_task(self._run(opened))

@@ -23,7 +23,7 @@ from aiohttp import web
 
 from vime.errors import BadRequestError
 from vime.service import wire
-from vime.service.call_queue import CallQueue, Failed, Work
+from vime.service.call_queue import CallQueue, Failed, FullError, Work
 from vime.service.checkpoint_store import KINDS, SAMPLER, SCHEME, TRAINING, Checkpoint, Store, num_bytes, spec_of
 from vime.service.training_service import ModelSpec, Service, TrainedModel
 from vime.serving.scores import Scores
@@ -153,6 +153,8 @@ class TinkerAPI:
             return _json({"error": refused.text, "detail": refused.text}, status=refused.status)
         except BadRequestError as error:
             return _json({"error": str(error), "detail": str(error)}, status=400)
+        except FullError as full:  # the SDK makes the call again at this status; at others its number would be missing for ever
+            return _json({"error": str(full), "detail": str(full)}, status=429)
         except web.HTTPRequestEntityTooLarge:
             limit = self._service.config.service.max_request_bytes
             text = f"the request is larger than {limit} bytes (service.max_request_bytes)"
