@@ -80,9 +80,9 @@ async def test_scores_of_a_real_server_are_the_models_at_temperature_one(served:
         whole = stack.trainer.model(torch.tensor([tokens])).logits[0, :-1].float().log_softmax(1)
     own = whole.gather(1, torch.tensor(tokens[1:]).unsqueeze(1))[:, 0]
     for logprobs in (found.logprobs, alone.logprobs):
-        torch.testing.assert_close(torch.from_numpy(logprobs), own, rtol=0, atol=1e-4)
-    torch.testing.assert_close(torch.from_numpy(found.likeliest), whole.topk(8).values, rtol=0, atol=1e-4)
+        torch.testing.assert_close(torch.from_numpy(logprobs), own, rtol=0, atol=2e-4)
+    torch.testing.assert_close(torch.from_numpy(found.likeliest), whole.topk(8).values, rtol=0, atol=2e-4)
     torch.testing.assert_close(
-        torch.from_numpy(found.likeliest), whole.gather(1, torch.from_numpy(found.ids).long()), rtol=0, atol=1e-4
+        torch.from_numpy(found.likeliest), whole.gather(1, torch.from_numpy(found.ids).long()), rtol=0, atol=2e-4
     )
     assert alone.ids.shape == (699, 0)
