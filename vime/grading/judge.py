@@ -13,7 +13,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from vime.config import RunConfig
 from vime.errors import Problem, ServerError
@@ -21,6 +21,7 @@ from vime.tasks import together
 from vime.thinking import after_thinking
 from vime.types import Group, Reward, Sample
 
+Found = TypeVar("Found")
 CACHE_SIZE = 10_000
 MAX_CHARACTERS = 2_000
 """Most characters of question, reference and answer in the judge's prompt, each."""
@@ -130,6 +131,14 @@ class Judge:
             self._context.trace.count("judge_cache_hits")
             return self._accepted(_cache[key])
         prompt = _PROMPT.format(question=_cut(question), gold=_cut("\n".join(gold)), prediction=_cut(prediction))
+        verdict = await self._read(prompt, read_verdict)
+        if verdict is None:
+            return None
+        _keep(_cache, key, verdict)
+        return self._accepted(verdict)
+
+    async def _read(self, prompt: str, read: Callable[[str], Found | None]) -> Found | None:
+        """The finding of `read` in the first reply that is readable; None if there is none in time."""
         for _ in range(self._config.num_tries):
             self._context.trace.count("judge_calls")
             try:
@@ -137,10 +146,8 @@ class Judge:
             except TimeoutError:
                 self._context.trace.count("judge_timeouts")
                 continue
-            verdict = read_verdict(reply)
-            if verdict is not None:
-                _keep(_cache, key, verdict)
-                return self._accepted(verdict)
+            if (found := read(reply)) is not None:
+                return found
             self._context.trace.count("judge_unreadable")
         return None
 
@@ -161,17 +168,9 @@ class Judge:
             _opinions.move_to_end(key)
             self._context.trace.count("judge_cache_hits")
             return _opinions[key]
-        for _ in range(self._config.num_tries):
-            self._context.trace.count("judge_calls")
-            try:
-                reply = await asyncio.wait_for(self._ask(prompt), self._config.timeout_seconds)
-            except TimeoutError:
-                self._context.trace.count("judge_timeouts")
-                continue
-            if (found := read(reply)) is not None:
-                _keep(_opinions, key, found)
-                return found
-            self._context.trace.count("judge_unreadable")
+        if (found := await self._read(prompt, read)) is not None:
+            _keep(_opinions, key, found)
+            return found
         raise ServerError(f"the judge {self._config.model} gave no readable reply to any of {self._config.num_tries} requests")
 
 

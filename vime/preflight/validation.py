@@ -176,6 +176,11 @@ def _problems_by(rules: tuple[Rule, ...], config: RunConfig) -> list[Problem]:
         rules = tuple(rule for rule in rules if rule not in BY_SERVER)
     if config.mode is TRY and config.trial.engine is TrialEngine.scripted:
         rules = tuple(rule for rule in rules if rule not in OF_SERVERS)
+    return found_by(rules, config)
+
+
+def found_by(rules: tuple[Rule, ...], config: RunConfig) -> list[Problem]:
+    """The problems that these rules find, each of them once."""
     return list(dict.fromkeys(_hashable(problem) for rule in rules for problem in rule(config)))
 
 

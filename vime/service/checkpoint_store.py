@@ -94,8 +94,11 @@ def spec_of(folder: Path) -> dict[str, Any]:
 
 
 def num_bytes(folder: Path) -> int:
-    """The size of a checkpoint."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    """The size of a checkpoint; 0 if it is being removed."""
+    try:
+        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    except FileNotFoundError:
+        return 0
 
 
 def _read(folder: Path) -> Checkpoint | None:

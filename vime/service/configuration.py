@@ -1,7 +1,5 @@
 """The configuration of a service, from the words of its command line, and the rules that it must keep."""
 
-from dataclasses import replace
-
 from vime.cluster.placement import takes_turns
 from vime.config import LoraDelivery, RunConfig
 from vime.errors import Problem
@@ -18,7 +16,7 @@ from vime.preflight.rules import (
     serving,
     vllm_arguments,
 )
-from vime.preflight.validation import Rule
+from vime.preflight.validation import Rule, found_by
 
 RULES: tuple[Rule, ...] = (
     numbers.ranges,
@@ -66,8 +64,7 @@ def compose_service(words: list[str]) -> Composed:
 
 def find_problems(config: RunConfig) -> list[Problem]:
     """All problems of a service's configuration."""
-    found = [problem for rule in (*RULES, own_rules) for problem in rule(replace(config, output_dir=config.output_dir))]
-    return list(dict.fromkeys(found))
+    return found_by((*RULES, own_rules), config)
 
 
 def own_rules(config: RunConfig) -> list[Problem]:

@@ -557,6 +557,7 @@ class TinkerAPI:
     # The life of the application
 
     async def _start(self, app: web.Application) -> None:
+        shutil.rmtree(self._unnamed, ignore_errors=True)  # of a service that was killed: its sessions are over
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def _stop(self, app: web.Application) -> None:

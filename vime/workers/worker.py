@@ -29,6 +29,7 @@ from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
 from vime.serving.sampling import in_training
+from vime.tasks import together
 from vime.trajectory.trajectory import Trajectory
 from vime.types import Group, Prompt, Rollout
 from vime.workers import black_box
@@ -196,9 +197,10 @@ class RolloutWorker:
                     context=context(f"slot{slot}", trace=trace, trajectory=self._trajectory(prompt, "group")),
                     config=self._config.rollout,
                 )
-            for rollout in group.rollouts:
-                session = f"slot{slot}-{rollout.member}"
-                await self._teachers.teach(rollout, prompt=prompt, session=session, trace=trace)
+            await together(
+                self._teachers.teach(rollout, prompt=prompt, session=f"slot{slot}-{rollout.member}", trace=trace)
+                for rollout in group.rollouts
+            )
             group.weight_version = version
             return group
         num_wanted = num_rollouts if num_wanted is None else num_wanted
