@@ -7,7 +7,6 @@ model's line fails that call when its turn comes, because the calls behind it wo
 import asyncio
 import hashlib
 import logging
-import math
 import os
 import secrets
 import shutil
@@ -25,7 +24,19 @@ from vime.errors import BadRequestError
 from vime.service import wire
 from vime.service.call_queue import CallQueue, Failed, FullError, Work
 from vime.service.checkpoint_store import KINDS, SAMPLER, SCHEME, TRAINING, Checkpoint, Store, num_bytes, spec_of
-from vime.service.training_service import ModelSpec, Service, TrainedModel
+from vime.service.request_fields import (
+    adam_options,
+    check_optimizer,
+    json_object,
+    model_spec,
+    number_of,
+    prompt_tokens,
+    real_of,
+    sample_count,
+    sampling_parameters,
+    text_of,
+)
+from vime.service.training_service import Service, TrainedModel
 from vime.serving.scores import Scores
 from vime.tasks import together
 from vime.types import Turn
@@ -41,7 +52,6 @@ POLL_SECONDS = 20.0
 SWEEP_SECONDS = 5.0
 FLAGS = {"parallel_fwdbwd_chunks": True, "proto_compress_fwdbwd": False, "sample_use_retrieve_futures": False}
 """Answers to the SDK's question for the ways of this service; the others are the simple ones by default."""
-MOST_SAMPLES = 1024
 KEPT_UNNAMED = 8
 """Snapshots of a model for samplers that are kept without a name; older ones are removed."""
 IN_FLIGHT = "inflight"
@@ -226,7 +236,7 @@ class TinkerAPI:
         return {"type": "create_session", "session_id": session.id}
 
     async def _heartbeat(self, request: web.Request, owner: str) -> dict[str, Any]:
-        self._session_of(_text(await _body(request), "session_id"), owner)
+        self._session_of(text_of(await _body(request), "session_id"), owner)
         return {"type": "session_heartbeat"}
 
     async def _finish_session(self, request: web.Request, owner: str) -> dict[str, Any]:
@@ -245,9 +255,9 @@ class TinkerAPI:
     async def _create_model(self, request: web.Request, owner: str) -> dict[str, Any]:
         body = await _body(request)
         session, name = self._named(body, owner)
-        self._check_base(_text(body, "base_model"))
-        _check_optimizer(body)
-        spec = _spec(body)
+        self._check_base(text_of(body, "base_model"))
+        check_optimizer(body)
+        spec = model_spec(body)
 
         async def work() -> dict[str, Any]:
             session.models[name] = await self._service.create_model(name, spec)
@@ -257,8 +267,8 @@ class TinkerAPI:
 
     async def _load_weights(self, request: web.Request, owner: str) -> dict[str, Any]:
         body = await _body(request)
-        _check_optimizer(body)
-        path, with_optimizer = _text(body, "path"), bool(body.get("optimizer"))
+        check_optimizer(body)
+        path, with_optimizer = text_of(body, "path"), bool(body.get("optimizer"))
 
         def found() -> Path:
             checkpoint, folder = self._store.find(path, owner=owner)
@@ -271,10 +281,10 @@ class TinkerAPI:
             return {"type": "load_weights", "path": path, "model_id": model.name}
 
         if body.get("model_id"):
-            return self._in_line(_text(body, "model_id"), _number(body, "seq_id"), owner, load)
+            return self._in_line(text_of(body, "model_id"), number_of(body, "seq_id"), owner, load)
         session, name = self._named(body, owner)
         if body.get("base_model"):
-            self._check_base(_text(body, "base_model"))
+            self._check_base(text_of(body, "base_model"))
 
         async def work() -> dict[str, Any]:
             folder = found()
@@ -286,8 +296,8 @@ class TinkerAPI:
 
     def _named(self, body: dict[str, Any], owner: str) -> tuple[Session, str]:
         """The session of a new model, and the model's name, which the SDK derives as well."""
-        session = self._session_of(_text(body, "session_id"), owner)
-        return session, f"{session.id}:train:{_number(body, 'model_seq_id', needed=True)}"
+        session = self._session_of(text_of(body, "session_id"), owner)
+        return session, f"{session.id}:train:{number_of(body, 'model_seq_id', needed=True)}"
 
     def _created(self, session: Session, name: str, work: Work) -> dict[str, Any]:
         session.models.setdefault(name, None)
@@ -299,7 +309,7 @@ class TinkerAPI:
             raise BadRequestError(f"base_model={name} is not served here: use {', '.join(dict.fromkeys(self.names))}")
 
     async def _get_info(self, request: web.Request, owner: str) -> dict[str, Any]:
-        name = _text(await _body(request), "model_id")
+        name = text_of(await _body(request), "model_id")
         model = self._with_model(name, owner).models[name]
         if model is None:
             raise _Refused(404, f"there is no model {name}: it could not be created, or it was unloaded")
@@ -310,7 +320,7 @@ class TinkerAPI:
 
     async def _unload_model(self, request: web.Request, owner: str) -> dict[str, Any]:
         body = await _body(request)
-        name = _text(body, "model_id")
+        name = text_of(body, "model_id")
         session = self._with_model(name, owner)
 
         async def work(model: TrainedModel) -> dict[str, Any]:
@@ -318,7 +328,7 @@ class TinkerAPI:
             await self._service.remove_model(name)
             return {"type": "unload_model", "model_id": name}
 
-        return self._in_line(name, _number(body, "seq_id"), owner, work)
+        return self._in_line(name, number_of(body, "seq_id"), owner, work)
 
     # Training
 
@@ -341,9 +351,9 @@ class TinkerAPI:
         body = await _body(request)
 
         async def work(model: TrainedModel) -> dict[str, Any]:
-            return {"metrics": await model.step(_adam(body))}
+            return {"metrics": await model.step(adam_options(body))}
 
-        return self._in_line(_text(body, "model_id"), _number(body, "seq_id"), owner, work)
+        return self._in_line(text_of(body, "model_id"), number_of(body, "seq_id"), owner, work)
 
     # Weights
 
@@ -354,11 +364,11 @@ class TinkerAPI:
             name = body.get("path") or f"{model.num_steps:06d}"
             return {"type": "save_weights", "path": await self._saved(model, TRAINING, name, body, owner)}
 
-        return self._in_line(_text(body, "model_id"), _number(body, "seq_id"), owner, work)
+        return self._in_line(text_of(body, "model_id"), number_of(body, "seq_id"), owner, work)
 
     async def _save_for_sampler(self, request: web.Request, owner: str) -> dict[str, Any]:
         body = await _body(request)
-        name = _text(body, "model_id")
+        name = text_of(body, "model_id")
         session, kind = self._with_model(name, owner), body.get("kind", "snapshot")
         if kind not in ("snapshot", IN_FLIGHT):
             raise BadRequestError(f"kind={kind}: use snapshot or {IN_FLIGHT}")
@@ -366,7 +376,7 @@ class TinkerAPI:
         async def work(model: TrainedModel) -> dict[str, Any]:
             if body.get("path"):
                 return {"type": "save_weights_for_sampler", "path": await self._saved(model, SAMPLER, body["path"], body, owner)}
-            number = _number(body, "sampling_session_seq_id", needed=True)
+            number = number_of(body, "sampling_session_seq_id", needed=True)
             id = f"{session.id}:sample:{number}"
             key = f"{IN_FLIGHT}:{model.name}" if kind == IN_FLIGHT else id
             folder = self._unnamed / key.replace(":", "_")
@@ -377,7 +387,7 @@ class TinkerAPI:
                 await self._service.renew(key, folder)
             return {"type": "save_weights_for_sampler", "sampling_session_id": id}
 
-        return self._in_line(name, _number(body, "seq_id"), owner, work)
+        return self._in_line(name, number_of(body, "seq_id"), owner, work)
 
     def _remove_old(self, session: Session, of: str) -> None:
         """Removes the oldest weights of a model that have no name."""
@@ -390,7 +400,7 @@ class TinkerAPI:
         folder = self._store.place(model.name, kind, str(name))
         if folder.exists() and not (kind == SAMPLER or body.get("overwrite")):
             raise BadRequestError(f"the checkpoint {name} exists: give another name, or overwrite=True")
-        seconds = _real(body, "ttl_seconds", 0.0, least=0.0)
+        seconds = real_of(body, "ttl_seconds", 0.0, least=0.0)
         checkpoint = Checkpoint(
             model=model.name,
             kind=kind,
@@ -409,7 +419,7 @@ class TinkerAPI:
         return checkpoint.path
 
     async def _weights_info(self, request: web.Request, owner: str) -> dict[str, Any]:
-        _, folder = self._store.find(_text(await _body(request), "tinker_path"), owner=owner)
+        _, folder = self._store.find(text_of(await _body(request), "tinker_path"), owner=owner)
         spec = spec_of(folder)
         parts = {"train_attn": spec["train_attn"], "train_mlp": spec["train_mlp"], "train_unembed": False}
         return {"base_model": self._service.config.model.name, "is_lora": True, "lora_rank": spec["rank"], **parts}
@@ -465,8 +475,8 @@ class TinkerAPI:
 
     async def _create_sampling_session(self, request: web.Request, owner: str) -> dict[str, Any]:
         body = await _body(request)
-        session = self._session_of(_text(body, "session_id"), owner)
-        id = f"{session.id}:sample:{_number(body, 'sampling_session_seq_id', needed=True)}"
+        session = self._session_of(text_of(body, "session_id"), owner)
+        id = f"{session.id}:sample:{number_of(body, 'sampling_session_seq_id', needed=True)}"
         session.samplers.setdefault(id, self._sampling(body, owner))
         return {"type": "create_sampling_session", "sampling_session_id": id}
 
@@ -475,7 +485,7 @@ class TinkerAPI:
         if path := body.get("model_path"):
             checkpoint, folder = self._store.find(str(path), owner=owner)
             return Sampling(key=f"{checkpoint.path} of {checkpoint.saved_at}", saved=folder, path=checkpoint.path)
-        self._check_base(_text(body, "base_model"))
+        self._check_base(text_of(body, "base_model"))
         return Sampling()
 
     async def _sampler(self, request: web.Request, owner: str) -> dict[str, Any]:
@@ -491,17 +501,13 @@ class TinkerAPI:
             session = self._session_of(str(id).split(":")[0], owner)
             if id not in session.samplers:
                 raise _Refused(404, f"there is no sampler {id}")
-            sampling, number = session.samplers[id], _number(body, "seq_id", needed=True)
+            sampling, number = session.samplers[id], number_of(body, "seq_id", needed=True)
             request_id = f"{id}:{number}"
         else:
             sampling, request_id = self._sampling(body, owner), f"sample:{secrets.token_hex(8)}"
-        prompt, parameters, num_samples = _prompt(body), _sampling_parameters(body), _number(body, "num_samples") or 1
-        if not 1 <= num_samples <= MOST_SAMPLES:
-            raise BadRequestError(f"num_samples={num_samples}: use 1 to {MOST_SAMPLES}")
-        vocab_size = self._service.config.model.vocab_size
-        if not all(0 <= token < vocab_size for token in prompt):
-            raise BadRequestError(f"prompt has values that are no tokens: ids are 0 to {vocab_size - 1}")
-        num_likeliest = _number(body, "topk_prompt_logprobs") or 0
+        parameters, num_samples = sampling_parameters(body), sample_count(body)
+        prompt = prompt_tokens(body, vocab_size=self._service.config.model.vocab_size)
+        num_likeliest = number_of(body, "topk_prompt_logprobs") or 0
         scored = num_likeliest if body.get("prompt_logprobs") or num_likeliest else None
         ask = partial(self._sampled, sampling, prompt, parameters, num_samples, request_id, scored)
         self._calls.alone(request_id, ask, owner=owner)
@@ -535,7 +541,7 @@ class TinkerAPI:
     # Results
 
     async def _retrieve(self, request: web.Request, owner: str) -> Any:
-        request_id = _text(await _body(request), "request_id")
+        request_id = text_of(await _body(request), "request_id")
         if (call := self._calls.get(request_id, owner=owner)) is None:
             raise _Refused(410, f"there is no call {request_id}, or its result is gone: make it again")
         done, _ = await asyncio.wait([call.result], timeout=POLL_SECONDS)
@@ -549,7 +555,7 @@ class TinkerAPI:
         return web.Response(body=result, content_type=wire.CONTENT_TYPE) if isinstance(result, bytes) else result
 
     async def _cancel(self, request: web.Request, owner: str) -> dict[str, Any]:
-        request_id = _text(await _body(request), "request_id")
+        request_id = text_of(await _body(request), "request_id")
         if self._calls.get(request_id, owner=owner) is not None:
             await self._calls.abandon(request_id)
         return {}
@@ -592,41 +598,7 @@ class TinkerAPI:
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
-    """The JSON object of a request. Raises BadRequestError for another body."""
-    data = await request.read()
-    try:
-        found = orjson.loads(data) if data else {}
-    except orjson.JSONDecodeError as error:
-        raise BadRequestError(f"the body is no JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise BadRequestError("the body is no JSON object")
-    return found
-
-
-def _text(body: dict[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str) or not value:
-        raise BadRequestError(f"{name}={value!r}: a text is needed")
-    return value
-
-
-def _number(body: dict[str, Any], name: str, *, needed: bool = False) -> Any:
-    """A whole number of at least 0, or None where it is missing and not `needed`."""
-    value = body.get(name)
-    if value is None and not needed:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise BadRequestError(f"{name}={value!r}: a whole number of at least 0 is needed")
-    return value
-
-
-def _real(body: dict[str, Any], name: str, default: float, *, least: float, most: float = math.inf) -> float:
-    value = body.get(name)
-    value = default if value is None else value
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most or not math.isfinite(value):
-        allowed = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
-        raise BadRequestError(f"{name}={value!r}: a number of {allowed} is needed")
-    return float(value)
+    return json_object(await request.read())
 
 
 def _query(request: web.Request, name: str, default: int) -> int:
@@ -634,110 +606,6 @@ def _query(request: web.Request, name: str, default: int) -> int:
     if not value.isascii() or not value.isdigit() or len(value) > 9:
         raise BadRequestError(f"{name}={value}: a whole number of at least 0 is needed")
     return int(value)
-
-
-def _spec(body: dict[str, Any]) -> ModelSpec:
-    """The model that `create_model` asks for. Raises BadRequestError."""
-    lora = body.get("lora_config")
-    if not isinstance(lora, dict):
-        raise BadRequestError("lora_config is missing: this service trains adapters, lora_config={rank: …}")
-    rank, seed = _number(lora, "rank", needed=True), _number(lora, "seed")
-    parts = {name: lora.get(name, True) for name in ("train_attn", "train_mlp")}
-    for name, value in parts.items():
-        if not isinstance(value, bool):
-            raise BadRequestError(f"lora_config.{name}={value!r}: use true or false")
-    return ModelSpec(rank=rank, seed=secrets.randbelow(2**31) if seed is None else seed, **parts)
-
-
-def _check_optimizer(body: dict[str, Any]) -> None:
-    given = body.get("optimizer_config") or {}
-    kind = given.get("type", "adamw") if isinstance(given, dict) else given
-    if kind != "adamw":
-        raise BadRequestError(f"optimizer_config.type={kind}: this service has adamw")
-
-
-def _adam(body: dict[str, Any]) -> dict[str, float]:
-    """The options of an optimizer step, by the trainer's names. Raises BadRequestError."""
-    given = body.get("adam_params")
-    if not isinstance(given, dict):
-        kind = (body.get("optimizer_params") or {}).get("type") if isinstance(body.get("optimizer_params"), dict) else None
-        raise BadRequestError(f"optimizer_params.type={kind}: this service has adamw, with adam_params")
-    known = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
-    if unknown := sorted(set(given) - set(known)):
-        raise BadRequestError(f"adam_params.{unknown[0]} is unknown: use {', '.join(known)}")
-    return {
-        "lr": _real(given, "learning_rate", 1e-4, least=0.0),
-        "beta1": _real(given, "beta1", 0.9, least=0.0, most=1 - 1e-9),
-        "beta2": _real(given, "beta2", 0.95, least=0.0, most=1 - 1e-9),
-        "eps": _real(given, "eps", 1e-12, least=0.0),
-        "weight_decay": _real(given, "weight_decay", 0.0, least=0.0),
-        "clip_grad": _real(given, "grad_clip_norm", 0.0, least=0.0),
-    }
-
-
-def _prompt(body: dict[str, Any]) -> list[int]:
-    """The tokens of a prompt. Raises BadRequestError for images."""
-    prompt = body.get("prompt")
-    chunks = prompt.get("chunks") if isinstance(prompt, dict) else None
-    if not isinstance(chunks, list):
-        raise BadRequestError("prompt has no chunks")
-    tokens: list[int] = []
-    for chunk in chunks:
-        kind, part = (chunk.get("type", "encoded_text"), chunk.get("tokens")) if isinstance(chunk, dict) else (None, None)
-        if kind != "encoded_text":
-            raise BadRequestError(f"prompt has a chunk of the type {kind}; this service samples behind tokens alone")
-        if not isinstance(part, list) or not all(isinstance(token, int) and not isinstance(token, bool) for token in part):
-            raise BadRequestError("prompt has a chunk without a list of tokens")
-        tokens += part
-    if not tokens:
-        raise BadRequestError("prompt is empty")
-    return tokens
-
-
-UNSUPPORTED = {
-    "target_prompt_logprobs": "logprobs of named tokens of a prompt",
-    "prompt_alt_tokens_k": "alternatives to the tokens of a prompt",
-    "prompt_logprobs_last_n": "logprobs of the end of a prompt",
-    "record_stability_info": "records for stable_reinforce, whose formula is not public: take importance_sampling or cispo",
-}
-"""Fields of a sampling request that are refused."""
-
-
-def _sampling_parameters(body: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a sampling request by vLLM's names. Raises BadRequestError."""
-    for name, what in UNSUPPORTED.items():
-        if body.get(name):
-            raise BadRequestError(f"{name}={body[name]!r} is not supported: {what}")
-    given = body.get("sampling_params") or {}
-    if not isinstance(given, dict):
-        raise BadRequestError("sampling_params is no object")
-    found: dict[str, Any] = {
-        "temperature": _real(given, "temperature", 1.0, least=0.0),
-        "top_p": _real(given, "top_p", 1.0, least=1e-9, most=1.0),
-    }
-    if (most := _number(given, "max_tokens")) is not None:
-        if most < 1:
-            raise BadRequestError("sampling_params.max_tokens=0: a reply has at least 1 token")
-        found["max_tokens"] = most
-    top_k = given.get("top_k", -1)
-    if top_k not in (None, -1, 0):
-        found["top_k"] = _number(given, "top_k")
-    if (seed := _number(given, "seed")) is not None:
-        found["seed"] = seed % 2**62
-    if num_top := _number(body, "topk_sample_logprobs"):
-        found["logprobs"] = num_top
-    stop = given.get("stop")
-    if stop == []:
-        found["ignore_eos"] = True
-    elif isinstance(stop, str):
-        found["stop"] = [stop]
-    elif isinstance(stop, list) and all(isinstance(each, str) and each for each in stop):
-        found["stop"] = stop
-    elif isinstance(stop, list) and all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in stop):
-        found["stop_token_ids"] = stop
-    elif stop is not None:
-        raise BadRequestError(f"sampling_params.stop={stop!r}: use a text, texts or token ids")
-    return found
 
 
 def _checkpoint(checkpoint: Checkpoint, folder: Path) -> dict[str, Any]:
