@@ -478,9 +478,27 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         file="vime/service/call_queue.py",
-        old="if number < opened.next:",
-        new="if number > opened.next:",
+        old="if plan.number < opened.next:",
+        new="if plan.number > opened.next:",
         tests=("tests/service/test_call_queue.py",),
+    ),
+    Fault(
+        file="vime/service/journal.py",
+        old="kind is not null and body is not null order by number",
+        new="kind is not null and body is null order by number",
+        tests=("tests/service/test_call_queue.py",),
+    ),
+    Fault(
+        file="vime/service/tinker_calls.py",
+        old="repeated_after=() if is_forward else (PROTOBUF, USER)",
+        new="repeated_after=()",
+        tests=("tests/service/test_tinker_api.py",),
+    ),
+    Fault(
+        file="vime/service/turns.py",
+        old="key=lambda each: self._last.get(each, 0)",
+        new="key=lambda each: -self._last.get(each, 0)",
+        tests=("tests/service/test_turns.py",),
     ),
     Fault(
         file="vime/report/alarms.py",

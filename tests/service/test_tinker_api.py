@@ -4,9 +4,9 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from vime.config import ModelConfig, RunConfig, ServiceConfig
-from vime.service import tinker_api, wire
-from vime.service.checkpoint_store import Checkpoint, Store
+from vime.files.folders import writing_place
+from vime.service import tinker_api, tinker_calls, wire
+from vime.service.checkpoint_store import Checkpoint, Store, file_of
+from vime.service.journal import Journal
 from vime.service.tinker_api import KEYS_VARIABLE, PREFIX, TinkerAPI
 from vime.service.training_service import SPEC, Answer, ModelSpec
 from vime.types import Turn
@@ -29,19 +31,28 @@ class FakeModel:
     def __init__(self, name: str, spec: ModelSpec) -> None:
         self.name, self.spec, self.num_steps = name, spec, 0
         self.steps: list[dict[str, float]] = []
+        self.log: list[Any] = []
+        """What has changed the weights."""
 
     async def forward_backward(self, data: Any, loss: str, numbers: Any) -> Answer:
+        self.log.append([len(datum.tokens) for datum in data])
         return Answer(logprobs=[-np.ones(len(datum.tokens), np.float32) for datum in data], loss=1.0)
 
     forward = forward_backward
 
     async def step(self, optimizer: dict[str, float]) -> dict[str, float]:
         self.steps.append(optimizer)
+        self.log.append(optimizer["lr"])
         return {"grad_norm": 1.0}
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, folder: Path, files: Any = MappingProxyType({})) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / SPEC).write_text(json.dumps({"rank": self.spec.rank, "train_attn": True, "train_mlp": True}))
+        about = json.dumps({"rank": self.spec.rank, "train_attn": True, "train_mlp": True})
+        for name, text in {SPEC: about, "log": json.dumps(self.log), **files}.items():
+            (folder / name).write_text(text)
+
+    async def resume(self, folder: Path) -> None:
+        self.log = json.loads((folder / "log").read_text())
 
     save_sampler = save
 
@@ -51,19 +62,22 @@ class FakeService:
 
     def __init__(self) -> None:
         self.config = RunConfig(model=ModelConfig(name="tiny", vocab_size=100), service=ServiceConfig(max_request_bytes=2**20))
-        self.max_model_len, self.models = 64, dict[str, FakeModel]()
+        self.max_model_len, self.models, self.lost = 64, dict[str, FakeModel](), asyncio.Event()
         self.places = SimpleNamespace(forget=self._forget)
         self.sampled: list[dict[str, Any]] = []
 
-    async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None) -> FakeModel:
+    async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None, owner: str = "") -> FakeModel:
         self.models[name] = FakeModel(name, spec)
         return self.models[name]
+
+    def read_spec(self, folder: Path) -> ModelSpec:
+        return ModelSpec(**json.loads((folder / SPEC).read_text()))
 
     async def remove_model(self, name: str) -> None:
         del self.models[name]
 
     @asynccontextmanager
-    async def sampler(self, key: str, saved: Path | None) -> AsyncIterator[Any]:
+    async def sampler(self, key: str, saved: Path | None, *, owner: str = "") -> AsyncIterator[Any]:
         async def sample(prompt: list[int], sampling: dict[str, Any], *, request_id: str) -> Turn:
             self.sampled.append(sampling)
             return Turn(output_ids=[7], logprobs=[-0.5], finish_reason="length")
@@ -77,8 +91,9 @@ class FakeService:
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[tuple[TestClient[Any, Any], FakeService]]:
     service: Any = FakeService()
-    async with TestClient(TestServer(TinkerAPI(service, folder).app())) as client:
-        yield client, service
+    with closing(Journal(folder)) as journal:
+        async with TestClient(TestServer(TinkerAPI(service, folder, journal).app())) as client:
+            yield client, service
 
 
 async def post(client: TestClient[Any, Any], path: str, body: Any, *, as_: dict[str, str] = ME, status: int = 200) -> Any:
@@ -187,14 +202,18 @@ async def test_weights_without_a_name_are_removed_when_many_newer_ones_are_there
             )
         await done(client, "save_weights_for_sampler", {"model_id": model, "seq_id": 12, "path": "named"})
         kept = sorted(int(folder.name.rpartition("_")[2]) for folder in (tmp_path / "unnamed").iterdir())
-        assert kept == list(range(12 - tinker_api.KEPT_UNNAMED, 12))
+        assert kept == list(range(12 - tinker_calls.KEPT_UNNAMED, 12))
 
 
 async def test_a_checkpoint_whose_time_is_over_goes(tmp_path: Path):
     store = Store(tmp_path)
     for name, end in (("early", 1.0), ("late", 4e9), ("never", None)):
-        store.place("m", "weights", name).mkdir(parents=True)
-        store.note(Checkpoint(model="m", kind="weights", name=name, owner="me", saved_at=0.0, expires_at=end))
+        folder = store.place("m", "weights", name)
+        folder.mkdir(parents=True)
+        for file, text in file_of(
+            Checkpoint(model="m", kind="weights", name=name, owner="me", saved_at=0.0, expires_at=end)
+        ).items():
+            (folder / file).write_text(text)
     store.remove_expired()
     assert [checkpoint.name for checkpoint, _ in store.all(owner="me")] == ["late", "never"]
 
@@ -229,6 +248,57 @@ async def test_a_silent_client_is_cleaned_up(tmp_path: Path, monkeypatch: pytest
         session = (await post(client, "create_session", {}))["session_id"]
         info = await post(client, "weights_info", {"tinker_path": f"tinker://{model}/weights/kept"})
         assert (session, info["lora_rank"]) == (session, 8)
+
+
+async def test_a_service_that_starts_again_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def train(client: TestClient[Any, Any], model: str, number: int) -> None:
+        headers = ME | {"Content-Type": wire.CONTENT_TYPE}
+        async with client.post(f"{PREFIX}/forward_backward", data=training_body(model, number), headers=headers) as response:
+            assert response.status == 200
+
+    def step(model: str, number: int) -> dict[str, Any]:
+        return {"model_id": model, "seq_id": number, "adam_params": {"learning_rate": number / 10}}
+
+    async with served(tmp_path) as (client, service):
+        model, unloaded = await model_of(client), await model_of(client)
+        await done(client, "unload_model", {"model_id": unloaded, "seq_id": 1})
+        await train(client, model, 1)
+        await done(client, "optim_step", step(model, 2))  # saves the state
+        about = {"model_id": model, "seq_id": 3, "sampling_session_seq_id": 1}
+        sampler = (await done(client, "save_weights_for_sampler", about))["sampling_session_id"]
+        saved = await done(client, "save_weights", {"model_id": model, "seq_id": 4, "path": "mine"})
+        monkeypatch.setattr(tinker_calls, "SAVED_SHARE", 1e9)
+        await train(client, model, 5)
+        await done(client, "optim_step", step(model, 6))
+        await train(client, model, 7)
+        await post(client, "optim_step", step(model, 9))  # waits for 8
+        assert service.models[model].log == [[2], 0.2, [2], 0.6, [2]]
+    async with served(tmp_path) as (client, service):
+        assert list(service.models) == [model]
+        await post(client, "session_heartbeat", {"session_id": model.split(":")[0]})
+        await post(client, "optim_step", step(model, 6))
+        await done(client, "optim_step", step(model, 8))
+        await done(client, "optim_step", step(model, 9))
+        assert service.models[model].log == [[2], 0.2, [2], 0.6, [2], 0.8, 0.9]
+        again = await done(client, "save_weights", {"model_id": model, "seq_id": 4, "path": "mine"})
+        assert again == saved
+        body = {"sampling_session_id": sampler, "seq_id": 1, "prompt": {"chunks": [{"tokens": [1]}]}}
+        assert await done(client, "asample", body)
+        await post(client, f"sessions/{model.split(':')[0]}/finish", {})
+    async with served(tmp_path) as (client, service):
+        assert not service.models and not list((tmp_path / "models").iterdir())
+        await post(client, "get_info", {"model_id": model}, status=404)
+
+
+async def test_a_checkpoint_is_there_as_a_whole_or_not_at_all(tmp_path: Path):
+    store = Store(tmp_path)
+    torn = store.place("m", "weights", "torn")
+    writing_place(torn).mkdir(parents=True)
+    for file, text in file_of(Checkpoint(model="m", kind="weights", name="torn", owner="me", saved_at=0.0)).items():
+        (writing_place(torn) / file).write_text(text)
+    assert store.all(owner="me") == []
+    store.tidy()
+    assert not list(torn.parent.iterdir())
 
 
 async def test_any_body_gets_a_reason_or_an_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture):

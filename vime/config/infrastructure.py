@@ -168,6 +168,9 @@ class ServiceConfig:
     """Silence of a client after which its session ends, and its models are freed; checkpoints stay."""
     max_request_bytes: Count = 64 * 2**20
     """Size limit of a request, also of its content where it is compressed."""
+    deterministic: bool = False
+    """True if the same requests give the same bits on one machine, whatever other clients do and also after a loss of trainer or
+    servers; requests bring their seeds. Servers then compute one request at a time."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -3,7 +3,8 @@
     python -m vime.service model=tiny model.checkpoint=PATH      # on this machine; then TINKER_BASE_URL=http://127.0.0.1:8930
     python -m vime.service model=qwen3-8b cluster=one_node service.max_models=16
 
-The words are settings, as of `python -m vime.run`. Ctrl-C ends the service; checkpoints stay in its folder.
+The words are settings, as of `python -m vime.run`. Ctrl-C ends the service; with `output_dir=FOLDER` the next one goes on where
+it was.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from aiohttp import web
@@ -20,12 +22,20 @@ from vime.config import RunConfig
 from vime.errors import ConfigError, Problem, VimeError
 from vime.processes.secret import is_loopback
 from vime.run import CONFIG_ERROR, FAILED, INTERRUPTED, report
+from vime.service.call_queue import Interrupted
 from vime.service.configuration import compose_service
+from vime.service.journal import Journal
 from vime.service.tinker_api import KEYS_VARIABLE, TinkerAPI
 from vime.service.training_service import open_service
 from vime.surroundings import settle
+from vime.tasks import cancel
 
 logger = logging.getLogger("vime.service")
+
+SHUTDOWN_SECONDS = 1.0
+"""Time for answers that are being written; clients that wait for a result ask again."""
+MOST_LOSSES = 3
+"""Losses of the trainer with no call between that end the service."""
 
 
 def main(words: list[str] | None = None) -> int:
@@ -50,28 +60,45 @@ def main(words: list[str] | None = None) -> int:
 
 
 async def _serve(config: RunConfig) -> int:
-    folder, settings, stopped = Path(str(config.output_dir)), config.service, asyncio.Event()
+    """Serves until it is stopped. After a loss of the trainer, all is started again, and goes on where it was."""
+    folder, stopped = Path(str(config.output_dir)), asyncio.Event()
     folder.mkdir(parents=True, exist_ok=True)
+    num_losses = 0
+    with closing(Journal(folder)) as journal:
+        while num_losses < MOST_LOSSES:
+            lost_after = await _serve_once(config, folder, journal, stopped)
+            if lost_after is None:
+                return 0
+            num_losses = 1 if lost_after else num_losses + 1
+            logger.error("the trainer is lost, and all is started again; models and calls are in the journal")
+    logger.error("the trainer was lost %d times with no call between: mend the reason (logs/trainer-0.log), then", num_losses)
+    logger.error("start again with output_dir=%s, which goes on where it was", folder)
+    return FAILED
+
+
+async def _serve_once(config: RunConfig, folder: Path, journal: Journal, stopped: asyncio.Event) -> int | None:
+    """Serves until it is stopped, or has lost its trainer: then it returns the number of calls that ended before."""
+    settings = config.service
     async with open_service(config, folder, say=logger.info) as service:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        api = TinkerAPI(service, folder)
-        runner = web.AppRunner(api.app(), access_log=None, handle_signals=False)
-        await runner.setup()
+        api = TinkerAPI(service, folder, journal)
+        runner = web.AppRunner(api.app(), access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS)
         try:
+            await runner.setup()
             await web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG).start()
-            logger.info("%s is served at http://%s:%d", ", ".join(dict.fromkeys(api.names)), settings.host, settings.port)
+            logger.info("%s is served at http://%s:%d", ", ".join(api.names), settings.host, settings.port)
             waiting = [asyncio.create_task(event.wait()) for event in (stopped, service.lost)]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await cancel(waiting)
+        except Interrupted:
+            logger.exception("the models were not restored")
         except OSError as error:
-            logger.error("cannot listen on %s:%d (service.port): %s", settings.host, settings.port, error)
-            return CONFIG_ERROR
+            remedy = f"cannot listen there ({error}): choose another port"
+            raise ConfigError([Problem(key="service.port", value=settings.port, remedy=remedy)]) from error
         finally:
             await runner.cleanup()
-    if service.lost.is_set():
-        logger.error("the trainer is lost: start again with output_dir=%s, which has the checkpoints", folder)
-        return FAILED
-    return 0
+        return api.num_finished if service.lost.is_set() and not stopped.is_set() else None
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vime.errors import BadRequestError
+from vime.files import folders
 from vime.service.training_service import SPEC
 
 SCHEME = "tinker://"
@@ -33,6 +33,8 @@ class Checkpoint:
     saved_at: float
     expires_at: float | None = None
     metadata: dict[str, str] | None = field(default=None)
+    call: str = ""
+    """The call that has saved it."""
 
     @property
     def path(self) -> str:
@@ -46,6 +48,11 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def tidy(self) -> None:
+        """Removes what a service that was killed has written in part."""
+        for folder in self._folder.glob("*/*"):
+            folders.tidy(folder)
+
     def place(self, model: str, kind: str, name: str) -> Path:
         """The folder of a checkpoint, there or not. Raises BadRequestError for a name that is none."""
         for part in (model, name):
@@ -53,17 +60,12 @@ class Store:
                 raise BadRequestError(f"{part!r} is no name of a checkpoint: use letters, digits and _ . : @ + -")
         return self._folder / model / kind / name
 
-    def note(self, checkpoint: Checkpoint) -> None:
-        """Writes down what was saved, in its folder."""
-        folder = self.place(checkpoint.model, checkpoint.kind, checkpoint.name)
-        (folder / META).write_text(json.dumps(asdict(checkpoint)) + "\n")
-
     def find(self, path: str, *, owner: str) -> tuple[Checkpoint, Path]:
         """A checkpoint by its name in the API. Raises BadRequestError if this owner has none of it."""
         parts = path.removeprefix(SCHEME).split("/")
         if path.startswith(SCHEME) and len(parts) == 3 and parts[1] in KINDS:
             folder = self.place(*parts)
-            if (found := _read(folder)) is not None and found.owner == owner:
+            if (found := read(folder)) is not None and found.owner == owner:
                 return found, folder
         raise BadRequestError(f"there is no checkpoint {path}")
 
@@ -74,18 +76,32 @@ class Store:
 
     def remove(self, path: str, *, owner: str) -> None:
         """Removes a checkpoint. Raises BadRequestError if this owner has none of it."""
-        shutil.rmtree(self.find(path, owner=owner)[1])
+        folders.remove(self.find(path, owner=owner)[1])
 
     def remove_expired(self) -> None:
         """Removes the checkpoints whose time is over."""
         for checkpoint, folder in self._every():
             if checkpoint.expires_at is not None and checkpoint.expires_at < time.time():
-                shutil.rmtree(folder, ignore_errors=True)
+                folders.remove(folder)
 
     def _every(self) -> Iterator[tuple[Checkpoint, Path]]:
         for file in self._folder.glob(f"*/*/*/{META}"):
-            if (found := _read(file.parent)) is not None:
+            is_whole = not file.parent.name.startswith(".")  # others are being written or removed
+            if is_whole and (found := read(file.parent)) is not None:
                 yield found, file.parent
+
+
+def file_of(checkpoint: Checkpoint) -> dict[str, str]:
+    """The file by which a folder is a checkpoint: its name and its text."""
+    return {META: json.dumps(asdict(checkpoint)) + "\n"}
+
+
+def read(folder: Path) -> Checkpoint | None:
+    """The checkpoint in a folder; None if there is none."""
+    try:
+        return Checkpoint(**json.loads((folder / META).read_text()))
+    except FileNotFoundError:  # or it was removed meanwhile
+        return None
 
 
 def spec_of(folder: Path) -> dict[str, Any]:
@@ -99,10 +115,3 @@ def num_bytes(folder: Path) -> int:
         return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     except FileNotFoundError:
         return 0
-
-
-def _read(folder: Path) -> Checkpoint | None:
-    try:
-        return Checkpoint(**json.loads((folder / META).read_text()))
-    except FileNotFoundError:  # or it was removed meanwhile
-        return None

@@ -7,13 +7,10 @@ model's line fails that call when its turn comes, because the calls behind it wo
 import asyncio
 import hashlib
 import logging
-import math
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +20,13 @@ from aiohttp import web
 
 from vime.errors import BadRequestError
 from vime.service import wire
-from vime.service.call_queue import CallQueue, Failed, FullError, Work
+from vime.service.call_queue import CallQueue, FullError
 from vime.service.checkpoint_store import KINDS, SAMPLER, SCHEME, TRAINING, Checkpoint, Store, num_bytes, spec_of
-from vime.service.training_service import ModelSpec, Service, TrainedModel
-from vime.serving.scores import Scores
-from vime.tasks import together
-from vime.types import Turn
+from vime.service.journal import PROTOBUF, SERVER, USER, Journal
+from vime.service.request_fields import json_object, number_of, sample_count, text_of
+from vime.service.sessions import Refused, Session, Sessions
+from vime.service.tinker_calls import TinkerCalls
+from vime.service.training_service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -41,56 +39,24 @@ POLL_SECONDS = 20.0
 SWEEP_SECONDS = 5.0
 FLAGS = {"parallel_fwdbwd_chunks": True, "proto_compress_fwdbwd": False, "sample_use_retrieve_futures": False}
 """Answers to the SDK's question for the ways of this service; the others are the simple ones by default."""
-MOST_SAMPLES = 1024
-KEPT_UNNAMED = 8
-"""Snapshots of a model for samplers that are kept without a name; older ones are removed."""
-IN_FLIGHT = "inflight"
-
-
-class _Refused(Exception):
-    """A request that is answered at once with this status."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status, self.text = status, text
-
-
-@dataclass(kw_only=True, slots=True)
-class Session:
-    """A client's session: what it has opened is freed with it."""
-
-    id: str
-    owner: str
-    heard_at: float
-    metadata: dict[str, Any] | None = None
-    models: dict[str, TrainedModel | None] = field(default_factory=dict)
-    """Models by name; None while one is created, or after it could not be."""
-    samplers: dict[str, "Sampling"] = field(default_factory=dict)
-
-
-@dataclass(kw_only=True, slots=True)
-class Sampling:
-    """The weights of a sampling session: the files of a key, or without them the base model."""
-
-    key: str = ""
-    saved: Path | None = None
-    path: str | None = None
-    snapshot_of: str = ""
-    """The model whose weights they are, if they have no name and stay as they are."""
 
 
 class TinkerAPI:
     """The routes, in front of one service."""
 
-    def __init__(self, service: Service, folder: Path) -> None:
-        """Checkpoints are kept below `folder`."""
-        self._service, self._calls = service, CallQueue()
-        self._store, self._unnamed = Store(folder / "checkpoints"), folder / "unnamed"
-        self._sessions: dict[str, Session] = {}
+    def __init__(self, service: Service, folder: Path, journal: Journal) -> None:
+        """Checkpoints are kept below `folder`; what stands in the journal goes on."""
+        self._service = service
+        self._store, self._sessions, self._queue = Store(folder / "checkpoints"), Sessions(journal), CallQueue(journal)
+        self._calls = TinkerCalls(service, self._sessions, journal, self._store, folder)
         self._keys = [key for key in os.environ.get(KEYS_VARIABLE, "").split(",") if key]
         self._sweeper: asyncio.Task[None] | None = None
-        model = service.config.model
-        self.names = [model.name, model.checkpoint, *service.config.service.model_names]
+        self.names = self._calls.names
+
+    @property
+    def num_finished(self) -> int:
+        """The number of long calls that have an outcome since the start."""
+        return self._queue.num_finished
 
     def app(self) -> web.Application:
         """The application, which ends its sessions when it is cleaned up."""
@@ -101,16 +67,8 @@ class TinkerAPI:
             "session_heartbeat": self._heartbeat,
             "sessions/{id}/finish": self._finish_session,
             "telemetry": self._telemetry,
-            "create_model": self._create_model,
             "get_info": self._get_info,
-            "unload_model": self._unload_model,
-            "forward_backward": self._train,
-            "optim_step": self._optim_step,
-            "save_weights": self._save_weights,
-            "save_weights_for_sampler": self._save_for_sampler,
-            "load_weights": self._load_weights,
             "create_sampling_session": self._create_sampling_session,
-            "asample": self._sample,
             "retrieve_future": self._retrieve,
             "cancel_future": self._cancel,
             "weights_info": self._weights_info,
@@ -126,6 +84,7 @@ class TinkerAPI:
             "training_runs/{model}/checkpoints": self._checkpoints_of_run,
             "checkpoints": self._checkpoints,
         }
+        posts |= {route: partial(self._long, route) for route in self._calls.routes}
         for path, handler in posts.items():
             app.router.add_post(f"{PREFIX}/{path}", self._handled(handler))
         for path, handler in gets.items():
@@ -149,7 +108,7 @@ class TinkerAPI:
         """Turns errors into answers that say what is wrong; nothing that a client sends is an error of the server."""
         try:
             return await handler(request)
-        except _Refused as refused:
+        except Refused as refused:
             return _json({"error": refused.text, "detail": refused.text}, status=refused.status)
         except BadRequestError as error:
             return _json({"error": str(error), "detail": str(error)}, status=400)
@@ -167,41 +126,23 @@ class TinkerAPI:
             return _json({"error": f"{type(error).__name__} in the service", "detail": "see its log"}, status=500)
 
     def _owner(self, request: web.Request) -> str:
-        """The client that a request is of, by its key. Raises _Refused without a key that is known."""
+        """The client that a request is of, by its key. Raises Refused without a key that is known."""
         key = request.headers.get("X-API-Key") or request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not key or (self._keys and not any(secrets.compare_digest(key.encode(), each.encode()) for each in self._keys)):
-            raise _Refused(401, "the API key is not known here: set TINKER_API_KEY to one of VIME_SERVICE_KEYS")
+            raise Refused(401, "the API key is not known here: set TINKER_API_KEY to one of VIME_SERVICE_KEYS")
         return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
 
-    def _session_of(self, id: str, owner: str) -> Session:
-        session = self._sessions.get(id)
-        if session is None or session.owner != owner:
-            raise _Refused(410, f"the session {id} is over, or was never there: create another one")
-        session.heard_at = time.monotonic()
-        return session
-
-    def _with_model(self, name: str, owner: str) -> Session:
-        """The session of a model. Raises _Refused if this owner has no such model."""
-        session = self._sessions.get(name.split(":")[0])
-        if session is None or session.owner != owner or name not in session.models:
-            raise _Refused(404, f"there is no model {name}")
-        session.heard_at = time.monotonic()
-        return session
-
-    def _in_line(
-        self, name: str, number: int | None, owner: str, work: Callable[[TrainedModel], Awaitable[Any]]
-    ) -> dict[str, Any]:
-        """Queues a call of a model, which gets the model when its turn comes."""
-        session = self._with_model(name, owner)
-        if number is None:
-            raise BadRequestError("seq_id is missing: the SDK numbers the calls of a model from 1 on")
-
-        async def run() -> Any:
-            if (model := session.models.get(name)) is None:
-                raise BadRequestError(f"there is no model {name}: it could not be created, or it was unloaded")
-            return await work(model)
-
-        return {"request_id": self._calls.in_line(name, number, run, owner=owner), "model_id": name}
+    async def _long(self, route: str, request: web.Request, owner: str) -> dict[str, Any]:
+        """Queues a long call, and answers with the id of its result."""
+        if route == "forward_backward" and request.content_type != wire.CONTENT_TYPE:
+            raise Refused(415, f"forward_backward takes {wire.CONTENT_TYPE}, as tinker sends it from version 0.25 on")
+        body = await request.read()
+        plan = self._calls.plan(route, body, owner)
+        if plan.line and plan.number == 0:  # the call that creates the model
+            self._sessions.of(plan.line.split(":")[0], owner).models.setdefault(plan.line, None)
+            self._queue.begin(plan.line, first=0)
+        id = self._queue.add(plan, owner=owner, route=route, body=body)
+        return {"request_id": id, **({"model_id": plan.line} if plan.line else {"sample_sequence_ids": _sequences(id, body)})}
 
     # Sessions
 
@@ -220,196 +161,35 @@ class TinkerAPI:
 
     async def _create_session(self, request: web.Request, owner: str) -> dict[str, Any]:
         body = await _body(request)
-        metadata = body.get("user_metadata")
-        session = Session(id=secrets.token_hex(8), owner=owner, heard_at=time.monotonic(), metadata=metadata)
-        self._sessions[session.id] = session
-        return {"type": "create_session", "session_id": session.id}
+        return {"type": "create_session", "session_id": self._sessions.create(owner, body.get("user_metadata")).id}
 
     async def _heartbeat(self, request: web.Request, owner: str) -> dict[str, Any]:
-        self._session_of(_text(await _body(request), "session_id"), owner)
+        self._sessions.of(text_of(await _body(request), "session_id"), owner)
         return {"type": "session_heartbeat"}
 
     async def _finish_session(self, request: web.Request, owner: str) -> dict[str, Any]:
-        await self._end(self._session_of(request.match_info["id"], owner))
+        await self._end(self._sessions.of(request.match_info["id"], owner))
         return {}
 
     async def _list_sessions(self, request: web.Request, owner: str) -> dict[str, Any]:
-        return {"sessions": [session.id for session in self._sessions.values() if session.owner == owner]}
+        return {"sessions": [session.id for session in self._sessions if session.owner == owner]}
 
     async def _session(self, request: web.Request, owner: str) -> dict[str, Any]:
-        session = self._session_of(request.match_info["id"], owner)
+        session = self._sessions.of(request.match_info["id"], owner)
         return {"training_run_ids": list(session.models), "sampler_ids": list(session.samplers)}
 
-    # Models
-
-    async def _create_model(self, request: web.Request, owner: str) -> dict[str, Any]:
-        body = await _body(request)
-        session, name = self._named(body, owner)
-        self._check_base(_text(body, "base_model"))
-        _check_optimizer(body)
-        spec = _spec(body)
-
-        async def work() -> dict[str, Any]:
-            session.models[name] = await self._service.create_model(name, spec)
-            return {"type": "create_model", "model_id": name}
-
-        return self._created(session, name, work)
-
-    async def _load_weights(self, request: web.Request, owner: str) -> dict[str, Any]:
-        body = await _body(request)
-        _check_optimizer(body)
-        path, with_optimizer = _text(body, "path"), bool(body.get("optimizer"))
-
-        def found() -> Path:
-            checkpoint, folder = self._store.find(path, owner=owner)
-            if checkpoint.kind != TRAINING:
-                raise BadRequestError(f"{path} has the weights of a sampler alone: load what save_state has saved")
-            return folder
-
-        async def load(model: TrainedModel) -> dict[str, Any]:
-            await model.load(found(), optimizer=with_optimizer)
-            return {"type": "load_weights", "path": path, "model_id": model.name}
-
-        if body.get("model_id"):
-            return self._in_line(_text(body, "model_id"), _number(body, "seq_id"), owner, load)
-        session, name = self._named(body, owner)
-        if body.get("base_model"):
-            self._check_base(_text(body, "base_model"))
-
-        async def work() -> dict[str, Any]:
-            folder = found()
-            spec = self._service.read_spec(folder)
-            model = session.models[name] = await self._service.create_model(name, spec, start=folder)
-            return await load(model) if with_optimizer else {"type": "load_weights", "path": path, "model_id": name}
-
-        return self._created(session, name, work)
-
-    def _named(self, body: dict[str, Any], owner: str) -> tuple[Session, str]:
-        """The session of a new model, and the model's name, which the SDK derives as well."""
-        session = self._session_of(_text(body, "session_id"), owner)
-        return session, f"{session.id}:train:{_number(body, 'model_seq_id', needed=True)}"
-
-    def _created(self, session: Session, name: str, work: Work) -> dict[str, Any]:
-        session.models.setdefault(name, None)
-        self._calls.begin(name, first=0)
-        return {"request_id": self._calls.in_line(name, 0, work, owner=session.owner), "model_id": name}
-
-    def _check_base(self, name: str) -> None:
-        if name not in self.names:
-            raise BadRequestError(f"base_model={name} is not served here: use {', '.join(dict.fromkeys(self.names))}")
-
     async def _get_info(self, request: web.Request, owner: str) -> dict[str, Any]:
-        name = _text(await _body(request), "model_id")
-        model = self._with_model(name, owner).models[name]
+        name = text_of(await _body(request), "model_id")
+        model = self._sessions.of_model(name, owner).models[name]
         if model is None:
-            raise _Refused(404, f"there is no model {name}: it could not be created, or it was unloaded")
+            raise Refused(404, f"there is no model {name}: it could not be created, or it was unloaded")
         base = self._service.config.model
         about = {"arch": base.family.value, "model_name": base.name, "tokenizer_id": base.checkpoint}
         lora = {"is_lora": True, "lora_rank": model.spec.rank}
         return {"type": "get_info", "model_id": name, "model_name": base.name, "model_data": about, **lora}
 
-    async def _unload_model(self, request: web.Request, owner: str) -> dict[str, Any]:
-        body = await _body(request)
-        name = _text(body, "model_id")
-        session = self._with_model(name, owner)
-
-        async def work(model: TrainedModel) -> dict[str, Any]:
-            session.models[name] = None
-            await self._service.remove_model(name)
-            return {"type": "unload_model", "model_id": name}
-
-        return self._in_line(name, _number(body, "seq_id"), owner, work)
-
-    # Training
-
-    async def _train(self, request: web.Request, owner: str) -> dict[str, Any]:
-        if request.content_type != wire.CONTENT_TYPE:
-            raise _Refused(415, f"forward_backward takes {wire.CONTENT_TYPE}, as tinker sends it from version 0.25 on")
-        message = wire.read_request(await request.read())
-
-        async def work(model: TrainedModel) -> bytes:
-            data, numbers = wire.data_of(message), wire.loss_numbers(message)
-            if message.forward_only:
-                answer = await model.forward(data, message.loss_fn, numbers)
-                return wire.training_answer(answer.logprobs, {})
-            answer = await model.forward_backward(data, message.loss_fn, numbers)
-            return wire.training_answer(answer.logprobs, {"loss:sum": answer.loss})
-
-        return self._in_line(message.model_id, message.seq_id, owner, work)
-
-    async def _optim_step(self, request: web.Request, owner: str) -> dict[str, Any]:
-        body = await _body(request)
-
-        async def work(model: TrainedModel) -> dict[str, Any]:
-            return {"metrics": await model.step(_adam(body))}
-
-        return self._in_line(_text(body, "model_id"), _number(body, "seq_id"), owner, work)
-
-    # Weights
-
-    async def _save_weights(self, request: web.Request, owner: str) -> dict[str, Any]:
-        body = await _body(request)
-
-        async def work(model: TrainedModel) -> dict[str, Any]:
-            name = body.get("path") or f"{model.num_steps:06d}"
-            return {"type": "save_weights", "path": await self._saved(model, TRAINING, name, body, owner)}
-
-        return self._in_line(_text(body, "model_id"), _number(body, "seq_id"), owner, work)
-
-    async def _save_for_sampler(self, request: web.Request, owner: str) -> dict[str, Any]:
-        body = await _body(request)
-        name = _text(body, "model_id")
-        session, kind = self._with_model(name, owner), body.get("kind", "snapshot")
-        if kind not in ("snapshot", IN_FLIGHT):
-            raise BadRequestError(f"kind={kind}: use snapshot or {IN_FLIGHT}")
-
-        async def work(model: TrainedModel) -> dict[str, Any]:
-            if body.get("path"):
-                return {"type": "save_weights_for_sampler", "path": await self._saved(model, SAMPLER, body["path"], body, owner)}
-            number = _number(body, "sampling_session_seq_id", needed=True)
-            id = f"{session.id}:sample:{number}"
-            key = f"{IN_FLIGHT}:{model.name}" if kind == IN_FLIGHT else id
-            folder = self._unnamed / key.replace(":", "_")
-            await model.save_sampler(folder)
-            session.samplers[id] = Sampling(key=key, saved=folder, snapshot_of="" if kind == IN_FLIGHT else model.name)
-            self._remove_old(session, model.name)
-            if kind == IN_FLIGHT:
-                await self._service.renew(key, folder)
-            return {"type": "save_weights_for_sampler", "sampling_session_id": id}
-
-        return self._in_line(name, _number(body, "seq_id"), owner, work)
-
-    def _remove_old(self, session: Session, of: str) -> None:
-        """Removes the oldest weights of a model that have no name."""
-        unnamed = [each for each in session.samplers.values() if each.snapshot_of == of]
-        for each in unnamed[:-KEPT_UNNAMED]:
-            shutil.rmtree(str(each.saved), ignore_errors=True)
-
-    async def _saved(self, model: TrainedModel, kind: str, name: Any, body: dict[str, Any], owner: str) -> str:
-        """Saves a checkpoint under a name, and returns its path. Raises BadRequestError for one that may not be replaced."""
-        folder = self._store.place(model.name, kind, str(name))
-        if folder.exists() and not (kind == SAMPLER or body.get("overwrite")):
-            raise BadRequestError(f"the checkpoint {name} exists: give another name, or overwrite=True")
-        seconds = _real(body, "ttl_seconds", 0.0, least=0.0)
-        checkpoint = Checkpoint(
-            model=model.name,
-            kind=kind,
-            name=str(name),
-            owner=owner,
-            saved_at=time.time(),
-            expires_at=time.time() + seconds if seconds else None,
-            metadata=body.get("user_metadata"),
-        )
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if kind == TRAINING:
-            await model.save(folder)
-        else:
-            await model.save_sampler(folder)
-        self._store.note(checkpoint)
-        return checkpoint.path
-
     async def _weights_info(self, request: web.Request, owner: str) -> dict[str, Any]:
-        _, folder = self._store.find(_text(await _body(request), "tinker_path"), owner=owner)
+        _, folder = self._store.find(text_of(await _body(request), "tinker_path"), owner=owner)
         spec = spec_of(folder)
         parts = {"train_attn": spec["train_attn"], "train_mlp": spec["train_mlp"], "train_unembed": False}
         return {"base_model": self._service.config.model.name, "is_lora": True, "lora_rank": spec["rank"], **parts}
@@ -417,7 +197,7 @@ class TinkerAPI:
     async def _runs(self, request: web.Request, owner: str) -> dict[str, Any]:
         models = dict.fromkeys(
             [
-                *(name for session in self._sessions.values() if session.owner == owner for name in session.models),
+                *(name for session in self._sessions if session.owner == owner for name in session.models),
                 *(checkpoint.model for checkpoint, _ in self._store.all(owner=owner)),
             ]
         )
@@ -429,12 +209,12 @@ class TinkerAPI:
         return self._described(request.match_info["model"], owner)
 
     def _described(self, name: str, owner: str) -> dict[str, Any]:
-        """A training run, as the SDK reads it. Raises _Refused if this owner has none of this name."""
+        """A training run, as the SDK reads it. Raises Refused if this owner has none of this name."""
         saved = self._store.all(owner=owner, model=name)
-        session = self._sessions.get(name.split(":")[0])
-        is_here = session is not None and session.owner == owner and name in session.models
+        session = self._sessions.find(name.split(":")[0], owner)
+        is_here = session is not None and name in session.models
         if not saved and not is_here:
-            raise _Refused(404, f"there is no training run {name}")
+            raise Refused(404, f"there is no training run {name}")
         model = session.models[name] if is_here and session is not None else None
         rank = model.spec.rank if model is not None else spec_of(saved[-1][1])["rank"] if saved else None
         last = {kind: [_checkpoint(*each) for each in saved if each[0].kind == kind][-1:] for kind in KINDS}
@@ -465,105 +245,45 @@ class TinkerAPI:
 
     async def _create_sampling_session(self, request: web.Request, owner: str) -> dict[str, Any]:
         body = await _body(request)
-        session = self._session_of(_text(body, "session_id"), owner)
-        id = f"{session.id}:sample:{_number(body, 'sampling_session_seq_id', needed=True)}"
-        session.samplers.setdefault(id, self._sampling(body, owner))
+        session = self._sessions.of(text_of(body, "session_id"), owner)
+        id = f"{session.id}:sample:{number_of(body, 'sampling_session_seq_id', needed=True)}"
+        if id not in session.samplers:
+            self._sessions.add_sampler(session, id, self._calls.sampling(body, owner))
         return {"type": "create_sampling_session", "sampling_session_id": id}
-
-    def _sampling(self, body: dict[str, Any], owner: str) -> Sampling:
-        """The weights that a request names. Raises BadRequestError if they are not here."""
-        if path := body.get("model_path"):
-            checkpoint, folder = self._store.find(str(path), owner=owner)
-            return Sampling(key=f"{checkpoint.path} of {checkpoint.saved_at}", saved=folder, path=checkpoint.path)
-        self._check_base(_text(body, "base_model"))
-        return Sampling()
 
     async def _sampler(self, request: web.Request, owner: str) -> dict[str, Any]:
         id = request.match_info["id"]
-        session = self._sessions.get(id.split(":")[0])
-        if session is None or session.owner != owner or id not in session.samplers:
-            raise _Refused(404, f"there is no sampler {id}")
-        return {"sampler_id": id, "base_model": self._service.config.model.name, "model_path": session.samplers[id].path}
-
-    async def _sample(self, request: web.Request, owner: str) -> dict[str, Any]:
-        body = await _body(request)
-        if id := body.get("sampling_session_id"):
-            session = self._session_of(str(id).split(":")[0], owner)
-            if id not in session.samplers:
-                raise _Refused(404, f"there is no sampler {id}")
-            sampling, number = session.samplers[id], _number(body, "seq_id", needed=True)
-            request_id = f"{id}:{number}"
-        else:
-            sampling, request_id = self._sampling(body, owner), f"sample:{secrets.token_hex(8)}"
-        prompt, parameters, num_samples = _prompt(body), _sampling_parameters(body), _number(body, "num_samples") or 1
-        if not 1 <= num_samples <= MOST_SAMPLES:
-            raise BadRequestError(f"num_samples={num_samples}: use 1 to {MOST_SAMPLES}")
-        vocab_size = self._service.config.model.vocab_size
-        if not all(0 <= token < vocab_size for token in prompt):
-            raise BadRequestError(f"prompt has values that are no tokens: ids are 0 to {vocab_size - 1}")
-        num_likeliest = _number(body, "topk_prompt_logprobs") or 0
-        scored = num_likeliest if body.get("prompt_logprobs") or num_likeliest else None
-        ask = partial(self._sampled, sampling, prompt, parameters, num_samples, request_id, scored)
-        self._calls.alone(request_id, ask, owner=owner)
-        return {"request_id": request_id, "sample_sequence_ids": [f"{request_id}:{index}" for index in range(num_samples)]}
-
-    async def _sampled(
-        self,
-        sampling: Sampling,
-        prompt: list[int],
-        parameters: dict[str, Any],
-        num_samples: int,
-        request_id: str,
-        scored: int | None,
-    ) -> bytes:
-        """Samples, and with `scored` the logprobs of the prompt, with as many of the likeliest tokens at each of its places."""
-        num_top = parameters.get("logprobs", 0)
-        async with self._service.sampler(sampling.key, sampling.saved) as sampler:
-
-            async def one(index: int) -> Turn:
-                seed = {"seed": parameters["seed"] + index} if "seed" in parameters else {}
-                return await sampler.sample(prompt, parameters | seed, request_id=f"{request_id}:{index}")
-
-            async def scores() -> Scores | None:
-                if scored is None:
-                    return None
-                return await sampler.score(prompt, num_likeliest=scored, request_id=f"{request_id}:prompt")
-
-            *turns, found = await together([*[one(index) for index in range(num_samples)], scores()])
-        return wire.sample_answer(turns, num_top=num_top, prompt=found)
+        path = self._sessions.sampler(id, owner).path
+        return {"sampler_id": id, "base_model": self._service.config.model.name, "model_path": path}
 
     # Results
 
     async def _retrieve(self, request: web.Request, owner: str) -> Any:
-        request_id = _text(await _body(request), "request_id")
-        if (call := self._calls.get(request_id, owner=owner)) is None:
-            raise _Refused(410, f"there is no call {request_id}, or its result is gone: make it again")
-        done, _ = await asyncio.wait([call.result], timeout=POLL_SECONDS)
-        if not done:
-            return _json({"type": "try_again", "request_id": request_id, "queue_state": "active"}, status=408)
-        call.was_fetched = True
+        request_id = text_of(await _body(request), "request_id")
         try:
-            result = call.result.result()
-        except Failed as failed:
-            return {"error": failed.text, "category": failed.category}
-        return web.Response(body=result, content_type=wire.CONTENT_TYPE) if isinstance(result, bytes) else result
+            found = await self._queue.outcome(request_id, owner=owner, seconds=POLL_SECONDS)
+        except LookupError:
+            raise Refused(410, f"there is no call {request_id}, or its result is gone: make it again") from None
+        if found is None:
+            return _json({"type": "try_again", "request_id": request_id, "queue_state": "active"}, status=408)
+        if found.kind in (USER, SERVER):
+            return {"error": found.data.decode(), "category": found.kind}
+        return web.Response(body=found.data, content_type=wire.CONTENT_TYPE if found.kind == PROTOBUF else "application/json")
 
     async def _cancel(self, request: web.Request, owner: str) -> dict[str, Any]:
-        request_id = _text(await _body(request), "request_id")
-        if self._calls.get(request_id, owner=owner) is not None:
-            await self._calls.abandon(request_id)
+        await self._queue.abandon(text_of(await _body(request), "request_id"), owner=owner)
         return {}
 
     # The life of the application
 
     async def _start(self, app: web.Application) -> None:
-        shutil.rmtree(self._unnamed, ignore_errors=True)  # of a service that was killed: its sessions are over
+        await self._calls.restore(self._queue)
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def _stop(self, app: web.Application) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
-        await self._calls.close()
+        await self._queue.close()
 
     async def _sweep(self) -> None:
         """Ends the sessions of clients that are gone, and removes checkpoints whose time is over."""
@@ -571,7 +291,7 @@ class TinkerAPI:
             await asyncio.sleep(SWEEP_SECONDS)
             limit = time.monotonic() - self._service.config.service.session_timeout_seconds
             try:
-                for session in [each for each in self._sessions.values() if each.heard_at < limit]:
+                for session in [each for each in self._sessions if each.heard_at < limit]:
                     logger.info("the session %s is silent: its %d models are freed", session.id, len(session.models))
                     await self._end(session)
                 await asyncio.to_thread(self._store.remove_expired)
@@ -579,54 +299,16 @@ class TinkerAPI:
                 logger.exception("silent sessions and expired checkpoints could not be removed")
 
     async def _end(self, session: Session) -> None:
-        if self._sessions.pop(session.id, None) is None:
+        if self._sessions.pop(session.id) is None:
             return  # it is being ended
         for name in session.models:
-            await self._calls.end(name)
-            if name in self._service.models:
-                await self._service.remove_model(name)
-        for sampling in session.samplers.values():
-            await self._service.places.forget(sampling.key)
-            if sampling.saved is not None and sampling.path is None:
-                shutil.rmtree(sampling.saved, ignore_errors=True)
+            await self._queue.end(name)
+        await self._calls.remove(session)
+        self._queue.forget(session.id, owner=session.owner)
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
-    """The JSON object of a request. Raises BadRequestError for another body."""
-    data = await request.read()
-    try:
-        found = orjson.loads(data) if data else {}
-    except orjson.JSONDecodeError as error:
-        raise BadRequestError(f"the body is no JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise BadRequestError("the body is no JSON object")
-    return found
-
-
-def _text(body: dict[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str) or not value:
-        raise BadRequestError(f"{name}={value!r}: a text is needed")
-    return value
-
-
-def _number(body: dict[str, Any], name: str, *, needed: bool = False) -> Any:
-    """A whole number of at least 0, or None where it is missing and not `needed`."""
-    value = body.get(name)
-    if value is None and not needed:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise BadRequestError(f"{name}={value!r}: a whole number of at least 0 is needed")
-    return value
-
-
-def _real(body: dict[str, Any], name: str, default: float, *, least: float, most: float = math.inf) -> float:
-    value = body.get(name)
-    value = default if value is None else value
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most or not math.isfinite(value):
-        allowed = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
-        raise BadRequestError(f"{name}={value!r}: a number of {allowed} is needed")
-    return float(value)
+    return json_object(await request.read())
 
 
 def _query(request: web.Request, name: str, default: int) -> int:
@@ -636,108 +318,8 @@ def _query(request: web.Request, name: str, default: int) -> int:
     return int(value)
 
 
-def _spec(body: dict[str, Any]) -> ModelSpec:
-    """The model that `create_model` asks for. Raises BadRequestError."""
-    lora = body.get("lora_config")
-    if not isinstance(lora, dict):
-        raise BadRequestError("lora_config is missing: this service trains adapters, lora_config={rank: …}")
-    rank, seed = _number(lora, "rank", needed=True), _number(lora, "seed")
-    parts = {name: lora.get(name, True) for name in ("train_attn", "train_mlp")}
-    for name, value in parts.items():
-        if not isinstance(value, bool):
-            raise BadRequestError(f"lora_config.{name}={value!r}: use true or false")
-    return ModelSpec(rank=rank, seed=secrets.randbelow(2**31) if seed is None else seed, **parts)
-
-
-def _check_optimizer(body: dict[str, Any]) -> None:
-    given = body.get("optimizer_config") or {}
-    kind = given.get("type", "adamw") if isinstance(given, dict) else given
-    if kind != "adamw":
-        raise BadRequestError(f"optimizer_config.type={kind}: this service has adamw")
-
-
-def _adam(body: dict[str, Any]) -> dict[str, float]:
-    """The options of an optimizer step, by the trainer's names. Raises BadRequestError."""
-    given = body.get("adam_params")
-    if not isinstance(given, dict):
-        kind = (body.get("optimizer_params") or {}).get("type") if isinstance(body.get("optimizer_params"), dict) else None
-        raise BadRequestError(f"optimizer_params.type={kind}: this service has adamw, with adam_params")
-    known = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
-    if unknown := sorted(set(given) - set(known)):
-        raise BadRequestError(f"adam_params.{unknown[0]} is unknown: use {', '.join(known)}")
-    return {
-        "lr": _real(given, "learning_rate", 1e-4, least=0.0),
-        "beta1": _real(given, "beta1", 0.9, least=0.0, most=1 - 1e-9),
-        "beta2": _real(given, "beta2", 0.95, least=0.0, most=1 - 1e-9),
-        "eps": _real(given, "eps", 1e-12, least=0.0),
-        "weight_decay": _real(given, "weight_decay", 0.0, least=0.0),
-        "clip_grad": _real(given, "grad_clip_norm", 0.0, least=0.0),
-    }
-
-
-def _prompt(body: dict[str, Any]) -> list[int]:
-    """The tokens of a prompt. Raises BadRequestError for images."""
-    prompt = body.get("prompt")
-    chunks = prompt.get("chunks") if isinstance(prompt, dict) else None
-    if not isinstance(chunks, list):
-        raise BadRequestError("prompt has no chunks")
-    tokens: list[int] = []
-    for chunk in chunks:
-        kind, part = (chunk.get("type", "encoded_text"), chunk.get("tokens")) if isinstance(chunk, dict) else (None, None)
-        if kind != "encoded_text":
-            raise BadRequestError(f"prompt has a chunk of the type {kind}; this service samples behind tokens alone")
-        if not isinstance(part, list) or not all(isinstance(token, int) and not isinstance(token, bool) for token in part):
-            raise BadRequestError("prompt has a chunk without a list of tokens")
-        tokens += part
-    if not tokens:
-        raise BadRequestError("prompt is empty")
-    return tokens
-
-
-UNSUPPORTED = {
-    "target_prompt_logprobs": "logprobs of named tokens of a prompt",
-    "prompt_alt_tokens_k": "alternatives to the tokens of a prompt",
-    "prompt_logprobs_last_n": "logprobs of the end of a prompt",
-    "record_stability_info": "records for stable_reinforce, whose formula is not public: take importance_sampling or cispo",
-}
-"""Fields of a sampling request that are refused."""
-
-
-def _sampling_parameters(body: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a sampling request by vLLM's names. Raises BadRequestError."""
-    for name, what in UNSUPPORTED.items():
-        if body.get(name):
-            raise BadRequestError(f"{name}={body[name]!r} is not supported: {what}")
-    given = body.get("sampling_params") or {}
-    if not isinstance(given, dict):
-        raise BadRequestError("sampling_params is no object")
-    found: dict[str, Any] = {
-        "temperature": _real(given, "temperature", 1.0, least=0.0),
-        "top_p": _real(given, "top_p", 1.0, least=1e-9, most=1.0),
-    }
-    if (most := _number(given, "max_tokens")) is not None:
-        if most < 1:
-            raise BadRequestError("sampling_params.max_tokens=0: a reply has at least 1 token")
-        found["max_tokens"] = most
-    top_k = given.get("top_k", -1)
-    if top_k not in (None, -1, 0):
-        found["top_k"] = _number(given, "top_k")
-    if (seed := _number(given, "seed")) is not None:
-        found["seed"] = seed % 2**62
-    if num_top := _number(body, "topk_sample_logprobs"):
-        found["logprobs"] = num_top
-    stop = given.get("stop")
-    if stop == []:
-        found["ignore_eos"] = True
-    elif isinstance(stop, str):
-        found["stop"] = [stop]
-    elif isinstance(stop, list) and all(isinstance(each, str) and each for each in stop):
-        found["stop"] = stop
-    elif isinstance(stop, list) and all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in stop):
-        found["stop_token_ids"] = stop
-    elif stop is not None:
-        raise BadRequestError(f"sampling_params.stop={stop!r}: use a text, texts or token ids")
-    return found
+def _sequences(id: str, body: bytes) -> list[str]:
+    return [f"{id}:{index}" for index in range(sample_count(json_object(body)))]
 
 
 def _checkpoint(checkpoint: Checkpoint, folder: Path) -> dict[str, Any]:

@@ -14,10 +14,12 @@ The loop is the caller's. Models take turns at the trainer call by call, so that
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from vime.runtime import running
 from vime.service.client_loss import OBJECT, ChosenLoss, ClientLoss
 from vime.service.datum import Datum, as_sample, chosen_loss
 from vime.service.places import Places, place_names
+from vime.service.turns import Turns
 from vime.serving.client import TokenClient
 from vime.serving.scores import Scores
 from vime.serving.topology import Serving
@@ -41,8 +44,9 @@ from vime.types import Integers, Turn
 from vime.weights.policy import Policy
 from vime.workers.agents import served
 
-STATE, ADAPTER, SPEC = "state", "adapter", "model.json"
-"""Parts of a checkpoint: the exact state of the trainer, the adapter in PEFT's format, and what the model is."""
+STATE, ADAPTER, SPEC, NUM_STEPS = "state", "adapter", "model.json", "num_steps"
+"""Parts of a checkpoint: the exact state of the trainer, the adapter in PEFT's format, and what the model is, with its steps."""
+Turned = AbstractAsyncContextManager[None]
 ATTENTION = (LoraTarget.q_proj, LoraTarget.k_proj, LoraTarget.v_proj, LoraTarget.o_proj)
 
 
@@ -75,8 +79,8 @@ class Answer:
 class TrainedModel:
     """One model of a service. Its calls run one after the other, and gradients add up from a step to the next."""
 
-    def __init__(self, service: "Service", name: str, spec: ModelSpec, trainer: TrainerGroup) -> None:
-        self.name, self.spec = name, spec
+    def __init__(self, service: "Service", name: str, spec: ModelSpec, trainer: TrainerGroup, *, owner: str) -> None:
+        self.name, self.spec, self.owner = name, spec, owner
         self.num_steps = 0
         self._service, self._trainer = service, trainer
         self._has_gradients = False
@@ -87,7 +91,7 @@ class TrainedModel:
         columns = []
         for place in range(chosen.num_targets):
             one = [replace(datum, inputs=_with_target(datum.inputs, place)) for datum in data]
-            async with self._service.turn():
+            async with self._service.turn(self.owner):
                 update, _ = await self._handed_over(one, replace(chosen, num_targets=1))
                 found = await self._trainer.forward(update, [Forward(column="trained")])
                 columns.append([each["trained"] for each in await self._trainer.read(update, found)])
@@ -100,7 +104,7 @@ class TrainedModel:
         finite, after which no gradients are left.
         """
         chosen = chosen_loss(loss, numbers or {}, data)
-        async with self._service.turn():
+        async with self._service.turn(self.owner):
             update, algorithm = await self._handed_over(data, chosen)
             self._has_gradients = False  # of a loss that is not finite, none are left
             sums, columns = await self._trainer.forward_backward(update, algorithm, keep=True)
@@ -120,19 +124,22 @@ class TrainedModel:
         """
         if not self._has_gradients:
             raise BadRequestError("optim_step without gradients: call forward_backward before it")
-        async with self._service.turn():
+        async with self._service.turn(self.owner):
             self._has_gradients = False
             metrics = await self._trainer.step(optimizer=optimizer, step=self.num_steps)
         self.num_steps += 1
         return {"grad_norm": metrics["train/grad_norm"], "lr": metrics["train/lr"]}
 
-    async def save(self, folder: Path) -> None:
-        """Writes an exact checkpoint, from which `Service.create_model` goes on. Raises `CheckpointError`."""
-        await self._save(folder, with_state=True)
+    async def save(self, folder: Path, files: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Writes an exact checkpoint, from which `Service.create_model` goes on, whole or not at all. Raises `CheckpointError`.
 
-    async def save_sampler(self, folder: Path) -> None:
+        `files` are the names and texts of further files in it.
+        """
+        await self._save(folder, files, with_state=True)
+
+    async def save_sampler(self, folder: Path, files: Mapping[str, str] = MappingProxyType({})) -> None:
         """Writes the adapter alone, for a sampler; PEFT and vLLM load its folder `adapter`. Raises `CheckpointError`."""
-        await self._save(folder, with_state=False)
+        await self._save(folder, files, with_state=False)
 
     async def load(self, folder: Path, *, optimizer: bool) -> None:
         """Goes on from a checkpoint of the same shape, with the state of the optimizer or a new one; gradients are gone.
@@ -142,22 +149,30 @@ class TrainedModel:
         saved = self._service.read_spec(folder)
         if replace(saved, seed=self.spec.seed) != self.spec:
             raise BadRequestError(f"the checkpoint is of {asdict(saved)}, this model of {asdict(self.spec)}")
-        async with self._service.turn():
+        async with self._service.turn(self.owner):
             await self._service.trainer.remove(self.name)
             self._trainer = await self._service.add_adapter(self.name, self.spec, start=folder / ADAPTER)
             self._has_gradients = False
             if optimizer:
                 await self._trainer.load(folder / STATE)
 
-    async def _save(self, folder: Path, *, with_state: bool) -> None:
+    async def resume(self, folder: Path) -> None:
+        """Takes the optimizer's state, and the number of its steps, from the checkpoint with which this model began."""
+        async with self._service.turn(self.owner):
+            await self._trainer.load(folder / STATE)
+        self.num_steps = json.loads((folder / SPEC).read_text())[NUM_STEPS]
+
+    async def _save(self, folder: Path, files: Mapping[str, str], *, with_state: bool) -> None:
         temporary = writing_place(folder)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        async with self._service.turn():
+        async with self._service.turn(self.owner):
             if with_state:
                 await self._trainer.save(temporary / STATE)
             await self._trainer.save_adapter(temporary / ADAPTER)
-        (temporary / SPEC).write_text(json.dumps(asdict(self.spec) | {"base": self._service.base}) + "\n")
+        about = asdict(self.spec) | {"base": self._service.base, NUM_STEPS: self.num_steps}
+        for name, text in {SPEC: json.dumps(about) + "\n", **files}.items():
+            (temporary / name).write_text(text)
         put_in_place(temporary, folder)
 
     async def _handed_over(self, data: Sequence[Datum], chosen: ChosenLoss) -> tuple[Update, ClientLoss]:
@@ -171,9 +186,9 @@ class TrainedModel:
 class Sampler:
     """Samples with one adapter, or with the base model, while `Service.sampler` keeps it in its place."""
 
-    def __init__(self, client: TokenClient, *, version: int, max_model_len: int) -> None:
-        """`version` is the oldest that may answer."""
-        self._client, self._version, self._max_model_len = client, version, max_model_len
+    def __init__(self, client: TokenClient, turn: Callable[[], Turned], *, version: int, max_model_len: int) -> None:
+        """`version` is the oldest that may answer; each request is made in a `turn`."""
+        self._client, self._turn, self._version, self._max_model_len = client, turn, version, max_model_len
 
     async def sample(self, prompt: Integers, sampling: dict[str, Any], *, request_id: str) -> Turn:
         """A reply behind the prompt; `sampling` has vLLM's names, and without `max_tokens` the reply may fill the context.
@@ -182,9 +197,10 @@ class Sampler:
         """
         given, session = {"max_tokens": self._max_model_len - len(prompt)} | sampling, f"service-{request_id}"
         try:
-            return await self._client.generate(
-                prompt, sampling=given, session_id=session, request_id=session, minimum_version=self._version
-            )
+            async with self._turn():
+                return await self._client.generate(
+                    prompt, sampling=given, session_id=session, request_id=session, minimum_version=self._version
+                )
         finally:
             self._client.finish(session)
 
@@ -192,7 +208,8 @@ class Sampler:
         """The logprobs of tokens but the first, at temperature 1, and the likeliest ones. Raises BadRequestError, ServerError."""
         session = f"service-{request_id}"
         try:
-            return await self._client.score(tokens, num_likeliest=num_likeliest, session_id=session, request_id=session)
+            async with self._turn():
+                return await self._client.score(tokens, num_likeliest=num_likeliest, session_id=session, request_id=session)
         finally:
             self._client.finish(session)
 
@@ -204,18 +221,18 @@ class Service:
         self.config, self.trainer, self.base = config, trainer, config.model.checkpoint
         self.lost = asyncio.Event()
         """Set when a rank of the trainer has died: nothing can be trained any more."""
-        self._lock = asyncio.Lock()
+        self._turns, self._replies = Turns(), Turns()
         self.models: dict[str, TrainedModel] = {}
         self.places = Places(config, serving, trainer, policy)
         self.max_model_len = serving.trained_endpoint().max_model_len
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """The trainer for one call; who has waited longest is next.
+    async def turn(self, owner: str = "") -> AsyncIterator[None]:
+        """The trainer for one call of an owner; among those who wait, that owner is next whose last call is longest ago.
 
         Raises BadRequestError in place of the trainer's error about a loss or a gradient that is not finite.
         """
-        async with self._lock:
+        async with self._turns.turn(owner):
             try:
                 yield
             except TrainingError as error:
@@ -224,23 +241,23 @@ class Service:
                     raise
                 raise BadRequestError(str(error)) from error
 
-    async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None) -> TrainedModel:
+    async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None, owner: str = "") -> TrainedModel:
         """A new model; with `start`, one that begins with the weights of a checkpoint. Raises BadRequestError."""
         most = self.config.trainer.lora.rank
         if not 1 <= spec.rank <= most:
             raise BadRequestError(f"rank={spec.rank}: this service trains adapters of rank 1 to {most} (trainer.lora.rank)")
         if not spec.targets:
             raise BadRequestError("train_attn=false and train_mlp=false leave nothing to train")
-        async with self.turn():
+        async with self.turn(owner):
             if (number := len(self.models)) >= self.config.service.max_models:
                 raise BadRequestError(f"there are {number} models already (service.max_models): end one of them first")
             trainer = await self.add_adapter(name, spec, start=start / ADAPTER if start is not None else None)
-            self.models[name] = TrainedModel(self, name, spec, trainer)
+            self.models[name] = TrainedModel(self, name, spec, trainer, owner=owner)
         return self.models[name]
 
     async def remove_model(self, name: str) -> None:
         """Frees a model; what was saved of it stays."""
-        async with self.turn():
+        async with self.turn(self.models[name].owner):
             del self.models[name]
             await self.trainer.remove(name)
 
@@ -255,17 +272,21 @@ class Service:
         found = json.loads((folder / SPEC).read_text())
         if (base := found.pop("base")) != self.base:
             raise BadRequestError(f"the checkpoint is of the base model {base}, this service has {self.base}")
+        found.pop(NUM_STEPS, None)
         return ModelSpec(**found)
 
     @asynccontextmanager
-    async def sampler(self, key: str, saved: Path | None) -> AsyncIterator[Sampler]:
+    async def sampler(self, key: str, saved: Path | None, *, owner: str = "") -> AsyncIterator[Sampler]:
         """A sampler of what `save_sampler` or `save` has written; without it, of the base model.
+
+        With `service.deterministic`, the requests of all samplers are computed one by one.
 
         The same key means the same weights. Raises WeightSyncError or ServerError if they reach no server.
         """
         keeping = self.places.base() if saved is None else self.places.adapter(key, saved / ADAPTER)
+        turn = partial(self._replies.turn, owner) if self.config.service.deterministic else nullcontext
         async with keeping as (client, version):
-            yield Sampler(client, version=version, max_model_len=self.max_model_len)
+            yield Sampler(client, turn, version=version, max_model_len=self.max_model_len)
 
     async def renew(self, key: str, saved: Path) -> None:
         """Gives the samplers of a key, also those at work, other weights."""
@@ -294,14 +315,25 @@ async def open_service(config: RunConfig, folder: Path, *, say: Say) -> AsyncIte
 
 
 def with_places(config: RunConfig) -> RunConfig:
-    """The configuration of the servers, with a place for each adapter that they hold at the same time."""
-    return replace(config, adapters={name: config for name in place_names(config.service.num_samplers)})
+    """The configuration of the servers, with a place for each adapter that they hold at the same time.
+
+    If the service is to be deterministic they keep no prefixes, since a prompt whose beginning is known is computed otherwise.
+    """
+    own = config
+    if config.service.deterministic:
+        models = {
+            name: replace(model, vllm_args={"enable_prefix_caching": False} | model.vllm_args)
+            for name, model in config.serving.models.items()
+        }
+        own = replace(config, serving=replace(config.serving, models=models))
+    return replace(own, adapters={name: own for name in place_names(config.service.num_samplers)})
 
 
 def with_small_adapter(config: RunConfig) -> RunConfig:
     """The configuration of the trainer, whose own adapter holds the base's place and is never trained."""
     lora = replace(config.trainer.lora, rank=1, targets=[LoraTarget.q_proj])
-    return replace(config, trainer=replace(config.trainer, lora=lora), algorithm=loss_config(config.algorithm, ChosenLoss()))
+    trainer, algorithm = replace(config.trainer, lora=lora), loss_config(config.algorithm, ChosenLoss())
+    return replace(config, trainer=trainer, algorithm=algorithm, deterministic=config.service.deterministic)
 
 
 def loss_config(algorithm: AlgorithmConfig, chosen: ChosenLoss) -> AlgorithmConfig:
