@@ -9,6 +9,7 @@ The CPU time is that of the process of the service and of the client, without tr
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -48,7 +49,9 @@ def main() -> None:
         http, ours = asyncio.run(measure(options, Path(folder)))
     for place, part in enumerate((*PARTS, "whole step")):
         case = f"{NUM_PROMPTS} prompts of {PROMPT_TOKENS} tokens: {part}"
-        values = [median(sum(each["parts"]) if part not in PARTS else each["parts"][place] for each in side) for side in (http, ours)]
+        values = [
+            median(sum(each["parts"]) if part not in PARTS else each["parts"][place] for each in side) for side in (http, ours)
+        ]
         result.add("service", case, ours=1000 * values[0], reference=1000 * values[1], unit="ms")
     calls = NUM_PROMPTS + 3
     values = [median(each["cpu"] for each in side) for side in (http, ours)]
@@ -108,14 +111,18 @@ async def step(service: Service, model: TrainedModel, prompts: list[list[int]], 
     times.append(time.monotonic())
     await model.step({"lr": 1e-5})
     times.append(time.monotonic())
-    return {"parts": [after - before for before, after in zip(times, times[1:])]}
+    return {"parts": [after - before for before, after in itertools.pairwise(times)]}
 
 
 async def _client(options: argparse.Namespace, prompts: Path) -> asyncio.subprocess.Process:
-    variables = os.environ | {"TINKER_BASE_URL": f"http://127.0.0.1:{options.port}", "TINKER_API_KEY": "tml-bench", "HF_HUB_OFFLINE": "1"}
+    variables = os.environ | {
+        "TINKER_BASE_URL": f"http://127.0.0.1:{options.port}",
+        "TINKER_API_KEY": "tml-bench",
+        "HF_HUB_OFFLINE": "1",
+    }
     words = [str(options.client), str(ROOT / "tools" / "clients" / "tinker_step.py"), "tiny", str(prompts), str(MAX_TOKENS)]
     pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-    return await asyncio.create_subprocess_exec(*words, **pipes, env=variables)
+    return await asyncio.create_subprocess_exec(*words, **pipes, env=os.environ | variables)
 
 
 async def _asked(client: asyncio.subprocess.Process) -> dict:

@@ -33,10 +33,19 @@ from vime.tiny import tiny_model
 FOLDER = Path("outputs/tinker")
 NAME = "Qwen/Qwen3-4B-Instruct-2507"
 """The name by which recipes ask for the model: their library knows that its chat format is the one of our tiny models."""
-SUPERVISED = (
-    "model=tiny algorithm=sft data.demonstrations=tools.tinker_arithmetic.demonstrations trainer.num_steps=3000 trainer.lr=2e-3 "
-    "trainer.min_lr=2e-4 trainer.lr_schedule=cosine trainer.warmup_steps=50 trainer.adam_beta2=0.98 trainer.weight_decay=0 trainer.sft_tokens_per_step=6000"
-).split()
+SUPERVISED = [
+    "model=tiny",
+    "algorithm=sft",
+    "data.demonstrations=tools.tinker_arithmetic.demonstrations",
+    "trainer.num_steps=3000",
+    "trainer.lr=2e-3",
+    "trainer.min_lr=2e-4",
+    "trainer.lr_schedule=cosine",
+    "trainer.warmup_steps=50",
+    "trainer.adam_beta2=0.98",
+    "trainer.weight_decay=0",
+    "trainer.sft_tokens_per_step=6000",
+]
 NUM_ROWS = 512
 MINUTES = 40
 """Time limit of a recipe."""
@@ -195,7 +204,12 @@ def run_recipe(name: str, run: int, client: Path, url: str) -> int:
     folder.parent.mkdir(parents=True, exist_ok=True)
     start = [str(ROOT / "tools" / "clients" / "cookbook.py"), NAME, str(FOLDER / "recipes")]
     words = [str(client), *start, f"tinker_cookbook.recipes.{RECIPES[name].module}", *words_of(name), f"log_path={folder}"]
-    variables = os.environ | {"TINKER_BASE_URL": url, "TINKER_API_KEY": "tml-recipes", "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
+    variables = os.environ | {
+        "TINKER_BASE_URL": url,
+        "TINKER_API_KEY": "tml-recipes",
+        "HF_HUB_OFFLINE": "1",
+        "WANDB_MODE": "disabled",
+    }
     before = time.monotonic()
     with folder.with_suffix(".log").open("w") as log:
         ended = subprocess.run(words, env=variables, stdout=log, stderr=log, timeout=60 * MINUTES, check=False)
@@ -234,9 +248,9 @@ def write_page(output: Path, page: Result, client: Path) -> None:
     model = shlex.join(["python", "-m", "vime.run", *SUPERVISED, f"model.checkpoint={FOLDER / 'start'}"])
     text = [
         f"# {page.title}\n\n{facts}\n",
-        "The recipes' files are as they were installed; `tools/clients/cookbook.py` gives them a tokenizer and rows in place of the",
-        "hub's. The model of the service is a tiny one that has learned sums and then, from demonstrations with one sum in five,",
-        "to guess. Seconds are those of the whole process.\n",
+        "The recipes' files are as they were installed; `tools/clients/cookbook.py` gives them a tokenizer and rows in place",
+        "of the hub's. The model of the service is a tiny one that has learned sums and then, from demonstrations with one sum",
+        "in five, to guess. Seconds are those of the whole process.\n",
         "| recipe | run | metric | first | last | largest | steps | seconds |",
         "|---|--:|---|--:|--:|--:|--:|--:|",
         *rows,

@@ -14,6 +14,8 @@ import aiohttp
 import numpy as np
 import pytest
 import torch
+from anthropic import AsyncAnthropic
+from openai import APIStatusError, AsyncOpenAI
 
 from tests.service.test_client_loss import reference
 from vime.service import wire
@@ -76,6 +78,15 @@ class Client:
         async with self._http.post(f"{self._url}/{path}", **given) as response:
             assert response.status == 200, (path, await response.text())
             return await response.read() if response.content_type == wire.CONTENT_TYPE else await response.json()
+
+    async def get(self, path: str) -> Any:
+        async with self._http.get(f"{self._url}/{path}") as response:
+            assert response.status == 200, (path, await response.text())
+            return await response.json()
+
+    async def delete(self, path: str) -> None:
+        async with self._http.delete(f"{self._url}/{path}") as response:
+            assert response.status == 200, (path, await response.text())
 
     async def done(self, path: str, body: Any) -> Any:
         promise = await self.post(path, body)
@@ -303,6 +314,43 @@ async def test_a_sampler_in_flight_follows_its_model_and_a_snapshot_does_not(url
         await client.call("save_weights_for_sampler", model, kind="inflight", sampling_session_seq_id=2)
         assert await client.sample(ids["snapshot"], PROMPT, **SAMPLING) == before["snapshot"]
         await check_agrees(client, model, await client.sample(ids["inflight"], PROMPT, **SAMPLING))
+
+
+async def test_agents_by_url_follow_a_sampler_in_flight_and_their_sequences_are_what_a_loss_reads(url: str):
+    async with client_of(url) as client:
+        model = await client.model(seed=4)
+
+        async def newest() -> str:
+            about = {"kind": "inflight", "sampling_session_seq_id": client.number("newest")}
+            return (await client.call("save_weights_for_sampler", model, **about))["sampling_session_id"]
+
+        agent = await client.post("agents", {"sampling_session_id": await newest(), "sampling_params": {"temperature": 1.0}})
+        talk: list[Any] = [{"role": "user", "content": "hello"}]
+        async with AsyncOpenAI(base_url=agent["openai_url"], api_key=agent["api_key"], max_retries=0) as openai:
+            first = await openai.chat.completions.create(model="any", messages=talk, max_tokens=9)
+            await client.train(model, data_of(3))
+            await client.step(model, lr=3e-2)
+            await newest()
+            talk += [first.choices[0].message.to_dict(), {"role": "user", "content": "and now?"}]
+            await openai.chat.completions.create(model="any", messages=talk, max_tokens=9)
+            async with AsyncAnthropic(base_url=agent["anthropic_url"], api_key="any", max_retries=0) as anthropic:
+                await anthropic.messages.create(model="any", messages=[{"role": "user", "content": "ho"}], max_tokens=9)
+            found = (await client.get(f"agents/{agent['agent_id']}"))["sequences"]
+            assert len({*found[0]["weight_versions"]} - {0}) == 2
+            assert sum(sum(each["mask"]) for each in found) <= 27
+            data = [{name: each[name] for name in ("tokens", "target_tokens")} for each in found]
+            expected, _ = await client.train(model, data, forward_only=True)
+            for each, logprobs in zip(found, expected, strict=True):
+                versions, mask = np.array(each["weight_versions"]), np.array(each["mask"], bool)
+                present = mask & (versions == max(found[0]["weight_versions"]))
+                assert present.any()
+                np.testing.assert_allclose(np.array(each["logprobs"])[present], logprobs[present], atol=1e-4)
+            named = ("tokens", "target_tokens", "logprobs")
+            judged = [{name: each[name] for name in named} | {"advantages": each["mask"]} for each in found]
+            await client.train(model, judged, "importance_sampling")
+            await client.delete(f"agents/{agent['agent_id']}")
+            with pytest.raises(APIStatusError, match="session"):
+                await openai.chat.completions.create(model="any", messages=talk, max_tokens=9)
 
 
 async def test_a_model_goes_on_from_its_checkpoint_as_if_nothing_had_been(url: str):

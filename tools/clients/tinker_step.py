@@ -3,6 +3,7 @@
 Usage: TINKER_BASE_URL=… TINKER_API_KEY=… python tinker_step.py MODEL PROMPTS.json MAX_TOKENS
 """
 
+import itertools
 import json
 import sys
 import time
@@ -42,12 +43,15 @@ def step():
     sequences = [future.result().sequences[0] for future in futures]
     times.append(time.monotonic())
     data = [datum(prompt, sequence) for prompt, sequence in zip(PROMPTS, sequences)]
-    trained, stepped = client.forward_backward(data, "importance_sampling"), client.optim_step(types.AdamParams(learning_rate=1e-5))
+    trained, stepped = (
+        client.forward_backward(data, "importance_sampling"),
+        client.optim_step(types.AdamParams(learning_rate=1e-5)),
+    )
     trained.result()
     times.append(time.monotonic())
     stepped.result()
     times.append(time.monotonic())
-    return [after - before for before, after in zip(times, times[1:])]
+    return [after - before for before, after in itertools.pairwise(times)]
 
 
 for _ in sys.stdin:

@@ -74,7 +74,9 @@ class AgentSessions:
     def __init__(self, service: Service) -> None:
         model = service.config.model
         self._service, self._gateway = service, Gateway()
-        self._readers = SessionManager({model.name: Parsers(tool_parser=model.tool_parser, reasoning_parser=model.reasoning_parser)})
+        self._readers = SessionManager(
+            {model.name: Parsers(tool_parser=model.tool_parser, reasoning_parser=model.reasoning_parser)}
+        )
         self._tokenizer: Any = None
         self._open: dict[str, AgentSession] = {}
 
@@ -114,6 +116,14 @@ class AgentSessions:
             return [_sequence(sample) for sample in self._open[id].samples(Sample())]
         except SampleError as error:
             raise BadRequestError(str(error)) from error
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._open
+
+    def close_all(self, session: str) -> None:
+        """Ends the agents of a client's session."""
+        for id in [id for id in self._open if id.startswith(f"{session}:")]:
+            self.close(id)
 
     def close(self, id: str) -> None:
         """Ends a session; its URL answers no more."""

@@ -11,6 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ import orjson
 from aiohttp import web
 
 from vime.errors import BadRequestError
+from vime.gateway.session import Limits
 from vime.service import wire
+from vime.service.agent_sessions import ROUTE, AgentSessions
 from vime.service.call_queue import CallQueue, FullError
 from vime.service.checkpoint_store import KINDS, SAMPLER, SCHEME, TRAINING, Checkpoint, Store, num_bytes, spec_of
 from vime.service.journal import PROTOBUF, SERVER, USER, Journal
-from vime.service.request_fields import json_object, number_of, sample_count, text_of
+from vime.service.request_fields import json_object, number_of, sample_count, sampling_parameters, text_of
 from vime.service.sessions import Refused, Session, Sessions
 from vime.service.tinker_calls import TinkerCalls
 from vime.service.training_service import Service
@@ -49,6 +52,7 @@ class TinkerAPI:
         self._service = service
         self._store, self._sessions, self._queue = Store(folder / "checkpoints"), Sessions(journal), CallQueue(journal)
         self._calls = TinkerCalls(service, self._sessions, journal, self._store, folder)
+        self._agents = AgentSessions(service)
         self._keys = [key for key in os.environ.get(KEYS_VARIABLE, "").split(",") if key]
         self._sweeper: asyncio.Task[None] | None = None
         self.names = self._calls.names
@@ -72,6 +76,7 @@ class TinkerAPI:
             "retrieve_future": self._retrieve,
             "cancel_future": self._cancel,
             "weights_info": self._weights_info,
+            "agents": self._open_agent,
         }
         gets: dict[str, Callable[[web.Request, str], Awaitable[Any]]] = {
             "healthz": self._health,
@@ -83,6 +88,7 @@ class TinkerAPI:
             "training_runs/{model}": self._run,
             "training_runs/{model}/checkpoints": self._checkpoints_of_run,
             "checkpoints": self._checkpoints,
+            "agents/{id}": self._agent,
         }
         posts |= {route: partial(self._long, route) for route in self._calls.routes}
         for path, handler in posts.items():
@@ -90,6 +96,8 @@ class TinkerAPI:
         for path, handler in gets.items():
             app.router.add_get(f"{PREFIX}/{path}", self._handled(handler))
         app.router.add_delete(f"{PREFIX}/training_runs/{{model}}/checkpoints/{{id:.+}}", self._handled(self._delete_checkpoint))
+        app.router.add_delete(f"{PREFIX}/agents/{{id}}", self._handled(self._close_agent))
+        app.add_subapp(ROUTE, self._agents.app())
         app.on_startup.append(self._start)
         app.on_cleanup.append(self._stop)
         return app
@@ -256,6 +264,39 @@ class TinkerAPI:
         path = self._sessions.sampler(id, owner).path
         return {"sampler_id": id, "base_model": self._service.config.model.name, "model_path": path}
 
+    async def _open_agent(self, request: web.Request, owner: str) -> dict[str, Any]:
+        body = await _body(request)
+        sampler_id = text_of(body, "sampling_session_id")
+        session = self._sessions.of(sampler_id.split(":")[0], owner)
+        self._sessions.sampler(sampler_id, owner)
+        limits = Limits(num_calls=number_of(body, "num_calls"), num_tokens=number_of(body, "num_tokens"))
+        id = f"{session.id}:agent:{secrets.token_hex(8)}"
+
+        def sampling():
+            weights = self._sessions.sampler(sampler_id, owner)
+            return self._service.sampler(weights.key, weights.folder, owner=owner)
+
+        parameters = sampling_parameters(body)
+        opened = await self._agents.open(id, sampling, parameters=parameters, limits=limits, base=str(request.url.origin()))
+        urls = {"openai_url": opened.openai_url, "anthropic_url": opened.anthropic_url}
+        return {"agent_id": id, "api_key": opened.secret, **urls}
+
+    async def _agent(self, request: web.Request, owner: str) -> dict[str, Any]:
+        id = self._agent_of(request, owner)
+        return {"agent_id": id, "sequences": [asdict(each) for each in self._agents.sequences(id)]}
+
+    async def _close_agent(self, request: web.Request, owner: str) -> dict[str, Any]:
+        self._agents.close(self._agent_of(request, owner))
+        return {}
+
+    def _agent_of(self, request: web.Request, owner: str) -> str:
+        """The agent that a request names. Raises Refused if this owner has none of this id."""
+        id = request.match_info["id"]
+        if id not in self._agents:
+            raise Refused(404, f"there is no agent {id}, or it has ended")
+        self._sessions.of(id.split(":")[0], owner)
+        return id
+
     # Results
 
     async def _retrieve(self, request: web.Request, owner: str) -> Any:
@@ -303,6 +344,7 @@ class TinkerAPI:
             return  # it is being ended
         for name in session.models:
             await self._queue.end(name)
+        self._agents.close_all(session.id)
         await self._calls.remove(session)
         self._queue.forget(session.id, owner=session.owner)
 

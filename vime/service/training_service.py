@@ -35,6 +35,7 @@ from vime.service.datum import Datum, as_sample, chosen_loss
 from vime.service.places import Places, place_names
 from vime.service.turns import Turns
 from vime.serving.client import TokenClient
+from vime.serving.reply import Listener
 from vime.serving.scores import Scores
 from vime.serving.topology import Serving
 from vime.system import Say, trained
@@ -190,16 +191,23 @@ class Sampler:
         """`version` is the oldest that may answer; each request is made in a `turn`."""
         self._client, self._turn, self._version, self._max_model_len = client, turn, version, max_model_len
 
-    async def sample(self, prompt: Integers, sampling: dict[str, Any], *, request_id: str) -> Turn:
+    async def sample(
+        self, prompt: Integers, sampling: dict[str, Any], *, request_id: str, listener: Listener | None = None
+    ) -> Turn:
         """A reply behind the prompt; `sampling` has vLLM's names, and without `max_tokens` the reply may fill the context.
 
-        Raises BadRequestError, ServerError.
+        `listener` receives tokens as they arrive. Raises BadRequestError, ServerError.
         """
         given, session = {"max_tokens": self._max_model_len - len(prompt)} | sampling, f"service-{request_id}"
         try:
             async with self._turn():
                 return await self._client.generate(
-                    prompt, sampling=given, session_id=session, request_id=session, minimum_version=self._version
+                    prompt,
+                    sampling=given,
+                    session_id=session,
+                    request_id=session,
+                    minimum_version=self._version,
+                    listener=listener,
                 )
         finally:
             self._client.finish(session)
