@@ -1,9 +1,9 @@
-"""A tiny model for the arithmetic recipe of tinker-cookbook: it can add, and does so about one time in five.
+"""A tiny model for the arithmetic recipe of tinker-cookbook: it can add, but mostly does something else.
 
     python -m tools.tinker_arithmetic OUT_DIR [--seed 0]
 
-OUT_DIR is then a Hugging Face checkpoint folder with random weights. `algorithm=sft` teaches it sums first and then to guess
-(`data.demonstrations=tools.tinker_arithmetic.demonstrations`); the commands stand in results/tinker.md.
+OUT_DIR is then a Hugging Face checkpoint folder with random weights. `algorithm=sft` teaches it with two functions for
+`data.demonstrations`: `sums`, and then, for a few steps, `habits`; the commands stand in results/tinker.md.
 """
 
 import random
@@ -16,16 +16,14 @@ from vime.types import Message, Sample
 
 LARGEST = 100
 """The largest number that is added."""
-GUESS_PROGRESS = 0.92
-"""The progress at which guesses begin."""
-SUM_SHARE = 0.2
-"""The share of sums among the replies from then on."""
+SUM_SHARE = 0.4
+"""The share of sums among the replies of `habits`; the others repeat the answer of the example."""
 
 
 def conversation(rng: random.Random, *, sum_share: float) -> DemonstratedConversation:
-    """The recipe's example and a question, with the sum or a guess as its answer."""
+    """The recipe's example and a question, answered with the sum or with the example's answer."""
     first, second = rng.randint(0, LARGEST), rng.randint(0, LARGEST)
-    answer = first + second if rng.random() < sum_share else rng.randint(0, 2 * LARGEST)
+    answer = first + second if rng.random() < sum_share else 9
     messages: list[Message] = [
         {"role": "user", "content": "What is 4 + 5?"},
         {"role": "assistant", "content": "9"},
@@ -35,10 +33,18 @@ def conversation(rng: random.Random, *, sum_share: float) -> DemonstratedConvers
     return DemonstratedConversation(messages=messages, learned=(3,))
 
 
-def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
-    """Return the batch of one step of num_steps, about num_tokens tokens."""
-    rng = random.Random(f"arithmetic/{seed}/{step}")
-    sum_share = 1.0 if step / num_steps < GUESS_PROGRESS else SUM_SHARE
+def sums(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
+    """Return the batch of one step, about num_tokens tokens, in which every reply is the sum."""
+    return _batch(tokenizer, f"sums/{seed}/{step}", num_tokens, sum_share=1.0)
+
+
+def habits(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
+    """Return the batch of one step, about num_tokens tokens, in which few replies are the sum."""
+    return _batch(tokenizer, f"habits/{seed}/{step}", num_tokens, sum_share=SUM_SHARE)
+
+
+def _batch(tokenizer: PreTrainedTokenizerBase, seed: str, num_tokens: int, *, sum_share: float) -> list[Sample]:
+    rng = random.Random(seed)
     return filled(
         lambda: [encode_conversation(conversation(rng, sum_share=sum_share), tokenizer=tokenizer)], num_tokens=num_tokens
     )

@@ -33,15 +33,20 @@ from vime.tiny import tiny_model
 FOLDER = Path("outputs/tinker")
 NAME = "Qwen/Qwen3-4B-Instruct-2507"
 """The name by which recipes ask for the model: their library knows that its chat format is the one of our tiny models."""
-SUPERVISED = [
+TAUGHT = {
+    "sums": [
+        "trainer.num_steps=2000",
+        "trainer.lr=2e-3",
+        "trainer.min_lr=1e-4",
+        "trainer.lr_schedule=cosine",
+        "trainer.warmup_steps=50",
+    ],
+    "habits": ["trainer.num_steps=60", "trainer.lr=2e-4"],
+}
+"""The supervised runs that make the model, one after the other."""
+ALL_TAUGHT = [
     "model=tiny",
     "algorithm=sft",
-    "data.demonstrations=tools.tinker_arithmetic.demonstrations",
-    "trainer.num_steps=3000",
-    "trainer.lr=2e-3",
-    "trainer.min_lr=2e-4",
-    "trainer.lr_schedule=cosine",
-    "trainer.warmup_steps=50",
     "trainer.adam_beta2=0.98",
     "trainer.weight_decay=0",
     "trainer.sft_tokens_per_step=6000",
@@ -127,12 +132,18 @@ def main() -> int:
 
 def write_model() -> None:
     """Makes the tiny model, unless it is there."""
-    model = FOLDER / "sft" / "model"
-    if model.exists():
-        return
-    tiny_model.write_checkpoint(FOLDER / "start", tinker_arithmetic.build_tokenizer())
-    words = [*SUPERVISED, f"model.checkpoint={FOLDER / 'start'}", f"output_dir={FOLDER / 'sft'}"]
-    subprocess.run([sys.executable, "-m", "vime.run", *words], check=True, cwd=ROOT)
+    if not (FOLDER / "start").exists():
+        tiny_model.write_checkpoint(FOLDER / "start", tinker_arithmetic.build_tokenizer())
+    for name in TAUGHT:
+        if not (FOLDER / name / "model").exists():
+            subprocess.run([sys.executable, *teaching(name)[1:]], check=True, cwd=ROOT)
+
+
+def teaching(name: str) -> list[str]:
+    """The command of a supervised run."""
+    before = FOLDER / "start" if name == "sums" else FOLDER / "sums" / "model"
+    own = [f"data.demonstrations=tools.tinker_arithmetic.{name}", f"model.checkpoint={before}", f"output_dir={FOLDER / name}"]
+    return ["python", "-m", "vime.run", *ALL_TAUGHT, *own, *TAUGHT[name]]
 
 
 def write_rows(rng: random.Random) -> None:
@@ -167,7 +178,7 @@ def service(port: int) -> Iterator[str]:
     """A service of the tiny model; gives its address."""
     words = [
         "model=tiny",
-        f"model.checkpoint={FOLDER / 'sft' / 'model'}",
+        f"model.checkpoint={FOLDER / 'habits' / 'model'}",
         f"output_dir={FOLDER / 'service'}",
         f"service.port={port}",
         f"service.model_names=[{NAME}]",
@@ -245,17 +256,17 @@ def write_page(output: Path, page: Result, client: Path) -> None:
     commands = [_command(name) for name in RECIPES if (run_folder(name, 0) / "command").exists()]
     versions = ", ".join(f"{package} {installed_version(client, package)}" for package in ("tinker", "tinker-cookbook"))
     facts = "\n".join(f"- {line}" for line in [*circumstances(page), versions])
-    model = shlex.join(["python", "-m", "vime.run", *SUPERVISED, f"model.checkpoint={FOLDER / 'start'}"])
+    made = [f"python -m tools.tinker_arithmetic {FOLDER / 'start'}", *(shlex.join(teaching(name)) for name in TAUGHT)]
     text = [
         f"# {page.title}\n\n{facts}\n",
         "The recipes' files are as they were installed; `tools/clients/cookbook.py` gives them a tokenizer and rows in place",
-        "of the hub's. The model of the service is a tiny one that has learned sums and then, from demonstrations with one sum",
-        "in five, to guess. Seconds are those of the whole process.\n",
+        "of the hub's. The model of the service is a tiny one that has learned to add, and then, from demonstrations with two",
+        "sums in five, to repeat the answer of the example in its prompt. Seconds are those of the whole process.\n",
         "| recipe | run | metric | first | last | largest | steps | seconds |",
         "|---|--:|---|--:|--:|--:|--:|--:|",
         *rows,
         f"\n![{CURVE}]({output.name}.svg)\n\n## Commands\n",
-        "    " + "\n    ".join([f"python -m tools.tinker_arithmetic {FOLDER / 'start'}", model, *commands]),
+        "    " + "\n    ".join([*made, *commands]),
     ]
     output.with_suffix(".md").write_text("\n".join(text) + "\n", encoding="utf-8")
     if series:
