@@ -2,12 +2,14 @@
 
     PYTHON tools/agent_lightning_side.py --python .venv/bin/python --json PATH +experiment=database_tiny…
 
-It runs in Agent Lightning's environment; `tools/bench_agent_lightning.py` starts it. With `--faults` one runner is killed in the
-middle of a rollout, and one attempt raises an error.
+With `--service URL` the training service trains it (`lightning_service.py`), else a vime that is started with the words. It runs
+in Agent Lightning's environment; `tools/bench_agent_lightning.py` starts it. With `--faults` one runner is killed in the middle of
+a rollout, and one attempt raises an error.
 """
 
 import argparse
 import json
+import logging
 import os
 import signal
 import socket
@@ -24,14 +26,15 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from agentic.database.agents.lightning_agent import answer, lightning_agent
 from agentic.database.task import generate_rows
 from agentic.integrations.agent_lightning import VIME
+from agentic.integrations.lightning_service import ServiceLoop, VIMEService
 
 HEARTBEAT_SECONDS = 2.0
 POLL_SECONDS = 0.1
 NUM_ROWS, NUM_VALIDATION_ROWS = 4096, 100
 
 
-class Recorded(VIME):
-    """Writes the store's content when vime has ended."""
+class Recorded(agl.Algorithm):
+    """Writes the store's content when the training has ended."""
 
     file: Path
 
@@ -43,7 +46,7 @@ class Recorded(VIME):
         places = {
             one.resources_id: place for place, one in enumerate(sorted(resources, key=lambda one: one.create_time), start=1)
         }
-        found: dict[str, Any] = {"resources": places, "rollouts": []}
+        found: dict[str, Any] = {"resources": places, "rollouts": [], "validation": getattr(self, "validation", [])}
         for rollout in await store.query_rollouts():
             attempts = await store.query_attempts(rollout.rollout_id)
             spans = list(await store.query_spans(rollout.rollout_id))
@@ -64,6 +67,14 @@ class Recorded(VIME):
                 }
             )
         self.file.write_text(json.dumps(found))
+
+
+class RecordedVIME(Recorded, VIME):
+    """The loop is vime's."""
+
+
+class RecordedService(Recorded, VIMEService):
+    """The loop is in Agent Lightning's trainer."""
 
 
 def versions_of(span: Any) -> list[int]:
@@ -98,15 +109,22 @@ def is_first(file: Path) -> bool:
 
 def main() -> None:
     """Trains."""
+    logging.basicConfig(level=logging.INFO)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True, help="the interpreter of vime's environment")
+    parser.add_argument("--python", help="the interpreter of vime's environment")
+    parser.add_argument("--service", help="address of a training service, which is used in place of a vime of its own")
+    parser.add_argument("--steps", type=int, default=10, help="steps on the service (default %(default)s)")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--runners", type=int, default=2)
     parser.add_argument("--lost-seconds", type=float, default=45.0, help="without a sign of life a runner is lost")
     parser.add_argument("--faults", action="store_true")
     options, words = parser.parse_known_args()
     tracer = agl.OtelTracer()
-    algorithm = Recorded(words, python=options.python, lost_seconds=options.lost_seconds)
+    if options.service:
+        loop = ServiceLoop(url=options.service, model="tiny", num_steps=options.steps, num_rows=6, num_rollouts=8)
+        algorithm = RecordedService(loop, lost_seconds=options.lost_seconds)
+    else:
+        algorithm = RecordedVIME(words, python=options.python, lost_seconds=options.lost_seconds)
     algorithm.file = options.json
     trainer = agl.Trainer(
         algorithm=algorithm,

@@ -2,9 +2,11 @@
 
     python tools/bench_agent_lightning.py --environment          # makes the environments of 0.3.0 and, with Python 3.12, 1.0.2
     python tools/bench_agent_lightning.py [--steps 10] [--seed 0] [--faults] [--out FOLDER] [--json PATH] [--markdown PATH]
+    python tools/bench_agent_lightning.py --service [--steps 10] [--faults] [--out FOLDER] [--markdown PATH]
 
 Both use the same data, seed and settings; the agents are `lightning_agent.py`, in two runners, and `openai_sdk.py`. The page's
-numbers of Agent Lightning's side come from its own store (`agent_lightning_side.py`).
+numbers of Agent Lightning's side come from its own store (`agent_lightning_side.py`). With `--service` the loop is in Agent
+Lightning's trainer, and the training service (`vime/service`) trains and answers.
 """
 
 import argparse
@@ -15,15 +17,19 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bench_rows import Result, circumstances
 from client_environments import AGENT_LIGHTNING, AGENT_LIGHTNING_SERVER, ROOT
+from tinker_versions import until_served
 
 from vime.report.metrics_file import curves, read_metrics
 
+SERVICE_PORT, CHECKPOINT = 8934, "agentic/database/tiny/actor"
 SIDE = ROOT / "tools" / "agent_lightning_side.py"
 TASK = ["+experiment=database_tiny", "rollout.num_prompts=6", "evaluation.rows=[]"]
 FAULT_WORDS = ["+experiment=database_tiny", "rollout.num_prompts=4", "evaluation.rows=[]", "trainer.num_steps=3"]
@@ -104,6 +110,45 @@ def train_with_agent_lightning(words: list[str], folder: Path, *options: str) ->
     return rewards_of(folder), json.loads(file.read_text())
 
 
+@contextmanager
+def service(out: Path) -> Iterator[str]:
+    """A training service of the task's tiny model; gives its address."""
+    out.mkdir(parents=True, exist_ok=True)
+    words = [f"output_dir={out / 'service'}", f"service.port={SERVICE_PORT}", "model=tiny", f"model.checkpoint={CHECKPOINT}"]
+    url, log = f"http://127.0.0.1:{SERVICE_PORT}", out / "service.log"
+    with log.open("w") as file:
+        process = subprocess.Popen([sys.executable, "-m", "vime.service", *words], cwd=ROOT, stdout=file, stderr=file)
+    try:
+        until_served(url, process, log)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def train_on_service(url: str, file: Path, steps: int, *options: str) -> dict[str, Any]:
+    """Trains with Agent Lightning's trainer on the service; returns the content of its store."""
+    command = [str(AGENT_LIGHTNING.python), str(SIDE), "--service", url, "--steps", str(steps), "--json", str(file), *options]
+    if not file.exists():
+        subprocess.run(command, check=True, env={**os.environ, **dict(AGENT_LIGHTNING.variables)})
+    return json.loads(file.read_text())
+
+
+def service_page(page: Result, store: dict[str, Any], faulty: dict[str, Any] | None) -> str:
+    """Markdown: one line per step, and the validation rewards before and after."""
+    names = ["step", "reward", "resources", "weights", "rollouts", "calls", "triplets", "attempts lost"]
+    lines = [f"| {' | '.join(names)} |", f"|{'--:|' * len(names)}"]
+    for step in steps_of(store):
+        cells = [step.weight_version + 1, f"{step.reward:.3f}", *map(_listed, (step.resources, step.weights))]
+        lines.append(f"| {' | '.join(map(str, [*cells, step.num_rollouts, step.calls, step.triplets, step.lost]))} |")
+    before, after = store["validation"]
+    facts = "\n".join(f"- {fact}" for fact in circumstances(page))
+    faults = f"\n{FAULTS.format(num_rollouts=len(faulty['rollouts']))}\n{fault_table(faulty)}" if faulty else ""
+    held = f"Mean reward of the 100 validation rows: {before:.3f} before the first step, {after:.3f} after the last one."
+    table = "\n".join(lines)
+    return f"# {page.title}\n\n{facts}\n\n{held}\n\n{table}\n\n{NOTES.partition(chr(10))[2]}{faults}"
+
+
 def table(native: list[float], ours: list[float], steps: list[Step]) -> str:
     """Markdown: one line per step."""
     names = ["step", "reward, native", "reward, Agent Lightning", "in its store", "resources", "weights", "rollouts", "calls"]
@@ -165,6 +210,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="where the runs are kept; a run that is there is not run again")
     parser.add_argument("--faults", action="store_true", help="also train with a runner that is killed and an attempt that fails")
+    parser.add_argument("--service", action="store_true", help="train on the training service, with the loop in the trainer")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
@@ -173,7 +219,17 @@ def main() -> None:
         if shutil.which(AGENT_LIGHTNING_SERVER.interpreter):
             AGENT_LIGHTNING_SERVER.build()
         return
-    page = Result(title="Agent Lightning")
+    page = Result(title="Agent Lightning on the training service" if options.service else "Agent Lightning")
+    if options.service:
+        out = options.out or Path(tempfile.mkdtemp(prefix="vime-agent-lightning-"))
+        with service(out) as url:
+            store = train_on_service(url, out / "service.json", options.steps)
+            faulty = train_on_service(url, out / "service_faults.json", 3, *FAULT_OPTIONS) if options.faults else None
+        text = service_page(page, store, faulty)
+        sys.stdout.write(text)
+        if options.markdown:
+            options.markdown.write_text(text)
+        return
     words = [*TASK, f"trainer.num_steps={options.steps}", f"seed={options.seed}"]
     out = options.out or Path(tempfile.mkdtemp(prefix="vime-agent-lightning-"))
     ours, store = train_with_agent_lightning(words, out / "agent_lightning")

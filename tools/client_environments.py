@@ -134,7 +134,7 @@ ANTHROPIC = Environment(packages=("anthropic==2.13.0",))
 LANGGRAPH = Environment(packages=("langgraph==1.2.22", "langchain-openai==1.7.3"))
 STRANDS = Environment(packages=("strands-agents[openai]==1.62.0",), reads_vime=True)
 AGENT_LIGHTNING = Environment(
-    packages=("agentlightning==0.3.0",),
+    packages=("agentlightning==0.3.0", "tinker==0.38.0", "torch==2.13.0+cpu"),
     variables=(("LITELLM_LOCAL_MODEL_COST_MAP", "True"),),  # otherwise an import asks the network
     reads_vime=True,
 )

@@ -1,16 +1,17 @@
 """Sessions of agents with a sampler: each has a URL that OpenAI's and Anthropic's clients take, and keeps the tokens it sampled.
 
-    opened = agents.open(id, weights, sampling={"temperature": 1.0})     # opened.openai_url, opened.anthropic_url
-    …                                                                   # any agent, as it is
-    sequences = agents.sequences(id)                                    # what a loss of the service reads, advantages apart
+    id, session = await agents.open(owner, weights, parameters={"temperature": 1.0}, …)   # session.openai_url, .anthropic_url
+    …                                                                                   # any agent, as it is
+    sequences = agents.sequences(id, owner)                                 # what a loss of the service reads, advantages apart
 
 An agent talks to the gateway of the rollouts (`vime/gateway`), behind the port of the service.
 """
 
+import secrets
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,22 @@ Sampling = Callable[[], AbstractAsyncContextManager[Sampler]]
 """Opens a sampler for one request; its weights may be newer each time."""
 
 
+@dataclass(kw_only=True, slots=True)
+class Agent:
+    """An open session and its owner. Agent(owner="a client's digest")"""
+
+    owner: str
+    session: AgentSession | None = None
+    heard_at: float = field(default_factory=time.monotonic)
+    """Time of the last call of agent or owner, by the monotonic clock."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplerClient:
     """A sampler in the place of `TokenClient`: each request gets the weights that the sampler has then."""
 
     sampling: Sampling
+    agent: Agent
 
     async def generate(
         self,
@@ -51,7 +63,9 @@ class SamplerClient:
     ) -> Turn:
         """The continuation of a prompt. Raises BadRequestError, ServerError."""
         async with self.sampling() as sampler:
-            return await sampler.sample(token_ids, sampling, request_id=request_id, listener=listener)
+            turn = await sampler.sample(token_ids, sampling, request_id=request_id, listener=listener)
+        self.agent.heard_at = time.monotonic()
+        return turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,24 +92,28 @@ class AgentSessions:
             {model.name: Parsers(tool_parser=model.tool_parser, reasoning_parser=model.reasoning_parser)}
         )
         self._tokenizer: Any = None
-        self._open: dict[str, AgentSession] = {}
+        self._open: dict[str, Agent] = {}
 
     def app(self) -> web.Application:
         """The routes of the agents, for `ROUTE`."""
         return self._gateway.app()
 
-    async def open(self, id: str, sampling: Sampling, *, parameters: dict[str, Any], limits: Limits, base: str) -> AgentSession:
-        """Opens a session; `parameters` (vLLM's names) are those of its calls, and `base` is the address of the service.
+    async def open(
+        self, owner: str, sampling: Sampling, *, parameters: dict[str, Any], limits: Limits, base: str
+    ) -> tuple[str, AgentSession]:
+        """Opens a session of an owner; returns its id, too. `parameters` (vLLM's names) are those of all its calls, and `base`
+        is the address of the service.
 
         Raises BadRequestError if too many are open.
         """
         if len(self._open) >= MOST_OPEN:
             raise BadRequestError(f"{len(self._open)} sessions of agents are open: end some of them first")
-        config = self._service.config
+        config, id = self._service.config, f"agent-{secrets.token_hex(8)}"
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(config.model.checkpoint)
+        agent = Agent(owner=owner)
         model = ServedModel(
-            client=SamplerClient(sampling=sampling),
+            client=SamplerClient(sampling=sampling, agent=agent),
             max_model_len=self._service.max_model_len,
             tokenizer=self._tokenizer,
             session=id,
@@ -103,31 +121,43 @@ class AgentSessions:
             chat_template_args=config.model.chat_template_args,
             name=config.model.name,
         )
-        model.load_reader = partial(self._readers.reader, model)
-        session = AgentSession(model=model, reader=await self._readers.reader(model), limits=limits)
-        self._gateway.open(session)
-        session.url = f"{base}{ROUTE}{session.url}"
-        self._open[id] = session
-        return session
+        agent.session = AgentSession(model=model, reader=await self._readers.reader(model), limits=limits)
+        self._gateway.open(agent.session)
+        agent.session.url = f"{base}{ROUTE}{agent.session.url}"
+        self._open[id] = agent
+        return id, agent.session
 
-    def sequences(self, id: str) -> list[SampledSequence]:
-        """What the agent has sampled so far; each token is in one of them. Raises BadRequestError if it sampled nothing."""
+    def sequences(self, id: str, owner: str) -> list[SampledSequence]:
+        """The tokens that the agent has sampled so far, each in one sequence.
+
+        Raises BadRequestError if it sampled nothing, or this owner has no such agent.
+        """
+        session = self._of(id, owner).session
+        assert session is not None, "it has one as soon as it is open"
         try:
-            return [_sequence(sample) for sample in self._open[id].samples(Sample())]
+            return [_sequence(sample) for sample in session.samples(Sample())]
         except SampleError as error:
             raise BadRequestError(str(error)) from error
 
-    def __contains__(self, id: str) -> bool:
-        return id in self._open
+    def close(self, id: str, owner: str) -> None:
+        """Ends a session; its URL answers no more. Raises BadRequestError if this owner has no such agent."""
+        session = self._of(id, owner).session
+        assert session is not None, "it has one as soon as it is open"
+        self._gateway.close(session)
+        del self._open[id]
 
-    def close_all(self, session: str) -> None:
-        """Ends the agents of a client's session."""
-        for id in [id for id in self._open if id.startswith(f"{session}:")]:
-            self.close(id)
+    def close_silent(self, limit: float) -> None:
+        """Ends the sessions that were silent since a time of the monotonic clock."""
+        for id, agent in list(self._open.items()):
+            if agent.heard_at < limit:
+                self.close(id, agent.owner)
 
-    def close(self, id: str) -> None:
-        """Ends a session; its URL answers no more."""
-        self._gateway.close(self._open.pop(id))
+    def _of(self, id: str, owner: str) -> "Agent":
+        agent = self._open.get(id)
+        if agent is None or agent.owner != owner:
+            raise BadRequestError(f"there is no agent {id}, or it has ended")
+        agent.heard_at = time.monotonic()
+        return agent
 
 
 def _sequence(sample: Sample) -> SampledSequence:

@@ -266,36 +266,26 @@ class TinkerAPI:
 
     async def _open_agent(self, request: web.Request, owner: str) -> dict[str, Any]:
         body = await _body(request)
-        sampler_id = text_of(body, "sampling_session_id")
-        session = self._sessions.of(sampler_id.split(":")[0], owner)
-        self._sessions.sampler(sampler_id, owner)
-        limits = Limits(num_calls=number_of(body, "num_calls"), num_tokens=number_of(body, "num_tokens"))
-        id = f"{session.id}:agent:{secrets.token_hex(8)}"
+        named = self._calls.sampling(body, owner) if "sampling_session_id" not in body else None
 
-        def sampling():
-            weights = self._sessions.sampler(sampler_id, owner)
+        def sampling():  # those of a sampling session may be newer each time
+            weights = named or self._sessions.sampler(text_of(body, "sampling_session_id"), owner)
             return self._service.sampler(weights.key, weights.folder, owner=owner)
 
-        parameters = sampling_parameters(body)
-        opened = await self._agents.open(id, sampling, parameters=parameters, limits=limits, base=str(request.url.origin()))
-        urls = {"openai_url": opened.openai_url, "anthropic_url": opened.anthropic_url}
-        return {"agent_id": id, "api_key": opened.secret, **urls}
+        sampling()
+        limits = Limits(num_calls=number_of(body, "num_calls"), num_tokens=number_of(body, "num_tokens"))
+        parameters, base = sampling_parameters(body), str(request.url.origin())
+        id, session = await self._agents.open(owner, sampling, parameters=parameters, limits=limits, base=base)
+        urls = {"openai_url": session.openai_url, "anthropic_url": session.anthropic_url}
+        return {"agent_id": id, "api_key": session.secret, **urls}
 
     async def _agent(self, request: web.Request, owner: str) -> dict[str, Any]:
-        id = self._agent_of(request, owner)
-        return {"agent_id": id, "sequences": [asdict(each) for each in self._agents.sequences(id)]}
+        id = request.match_info["id"]
+        return {"agent_id": id, "sequences": [asdict(each) for each in self._agents.sequences(id, owner)]}
 
     async def _close_agent(self, request: web.Request, owner: str) -> dict[str, Any]:
-        self._agents.close(self._agent_of(request, owner))
+        self._agents.close(request.match_info["id"], owner)
         return {}
-
-    def _agent_of(self, request: web.Request, owner: str) -> str:
-        """The agent that a request names. Raises Refused if this owner has none of this id."""
-        id = request.match_info["id"]
-        if id not in self._agents:
-            raise Refused(404, f"there is no agent {id}, or it has ended")
-        self._sessions.of(id.split(":")[0], owner)
-        return id
 
     # Results
 
@@ -335,6 +325,7 @@ class TinkerAPI:
                 for session in [each for each in self._sessions if each.heard_at < limit]:
                     logger.info("the session %s is silent: its %d models are freed", session.id, len(session.models))
                     await self._end(session)
+                self._agents.close_silent(limit)
                 await asyncio.to_thread(self._store.remove_expired)
             except Exception:  # the next round tries again: without it, nothing would ever be freed
                 logger.exception("silent sessions and expired checkpoints could not be removed")
@@ -344,7 +335,6 @@ class TinkerAPI:
             return  # it is being ended
         for name in session.models:
             await self._queue.end(name)
-        self._agents.close_all(session.id)
         await self._calls.remove(session)
         self._queue.forget(session.id, owner=session.owner)
 
