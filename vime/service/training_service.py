@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ray.exceptions import RayActorError
 
 from vime.algorithm.algorithm import Forward
 from vime.config import AlgorithmConfig, LoraTarget, RunConfig
-from vime.errors import BadRequestError, TrainingError
+from vime.errors import BadRequestError, RankLostError, TrainingError
 from vime.files.folders import put_in_place, writing_place
 from vime.runtime import running
 from vime.service.client_loss import OBJECT, ChosenLoss, ClientLoss
@@ -218,10 +217,10 @@ class Service:
         async with self._lock:
             try:
                 yield
+            except RankLostError:
+                self.lost.set()
+                raise
             except TrainingError as error:
-                if isinstance(error.__cause__, RayActorError):
-                    self.lost.set()
-                    raise
                 raise BadRequestError(str(error)) from error
 
     async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None) -> TrainedModel:

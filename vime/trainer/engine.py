@@ -29,7 +29,7 @@ from vime.algorithm.algorithm import Algorithm, Forward, Weights
 from vime.algorithm.choice import algorithm_of, critic_of, second_weights
 from vime.algorithm.critic import Critic
 from vime.config import AlgorithmConfig, BadUpdate, CriticPlace, RunConfig
-from vime.errors import CheckpointError, ConfigError, TrainingError
+from vime.errors import CheckpointError, ConfigError, HookError, TrainingError
 from vime.model import adapter_folder
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.model.tokenizer import tokenizer_problems
@@ -166,7 +166,8 @@ class Engine:
         """Adds the gradients of an update, or of a part of one; the weights stay as they are.
 
         Gradients of several calls add up as those of one call with all sequences. With `keep` the logprobs are returned too.
-        Raises `TrainingError` if the loss is not finite, or with `trainer.on_bad_update=skip` counts it; gradients are then gone.
+        Raises `TrainingError` if the loss is not finite, or with `trainer.on_bad_update=skip` counts it; `HookError`, on every
+        rank, if the user's loss raises. Gradients are then gone.
         """
         earlier = self._set_aside() if self._passes else []
         for chunk in self.wrapped:
@@ -175,7 +176,11 @@ class Engine:
             self.optimizer.zero_grad()
         started, batches = time.monotonic(), self._micro_batches(shard, only_trained=True)
         logprobs: list[torch.Tensor] = []
-        sums = passes.forward_backward(self.wrapped, batches, algorithm, keep=logprobs.append if keep else None)
+        try:
+            sums = passes.forward_backward(self.wrapped, batches, algorithm, keep=logprobs.append if keep else None)
+        except HookError:
+            self._drop_gradients()
+            raise
         if not math.isfinite(sums["train/loss"]):
             return Passed(sums=self._bad("loss", sums["train/loss"], step=shard.version, sums=sums))
         for buffer, kept in zip(self._gradients(), earlier):
@@ -224,10 +229,7 @@ class Engine:
 
     def _bad(self, name: str, value: float, *, step: int, sums: dict[str, float]) -> dict[str, float]:
         """Drops the gradients, then returns the metrics of a skipped update or raises `TrainingError`."""
-        for chunk in self.wrapped:
-            chunk.zero_grad_buffer()
-        self.optimizer.zero_grad()
-        self._passes = []
+        self._drop_gradients()
         self._skipped_in_a_row += 1
         seen = ", ".join(f"{key.removeprefix('train/')}={total:.4g}" for key, total in sorted(sums.items()))
         text = (
@@ -238,6 +240,12 @@ class Engine:
             raise TrainingError(text)
         logger.warning("an update is skipped: %s", text)
         return {metrics.SKIPPED: 1.0, metrics.SECONDS: 0.0}
+
+    def _drop_gradients(self) -> None:
+        for chunk in self.wrapped:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        self._passes = []
 
     def _set_aside(self) -> list[torch.Tensor]:
         """Copies of the gradients, which have been summed over the ranks: the next sum must not count them again."""
