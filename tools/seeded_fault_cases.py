@@ -196,6 +196,12 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         file="vime/memory/processes.py",
+        old="(*ROW_PARALLEL, LoraTarget.embed_tokens) else (outputs, inputs)",
+        new="ROW_PARALLEL else (outputs, inputs)",
+        tests=("tests/preflight/rules/test_lora.py",),
+    ),
+    Fault(
+        file="vime/memory/processes.py",
         old='"optimizer": 12 * (others / num_copies(trainer)',
         new='"optimizer": 8 * (others / num_copies(trainer)',
         tests=("tests/preflight/test_plan.py",),

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from vime.algorithm.algorithm import Forward
-from vime.config import AlgorithmConfig, LoraTarget, RunConfig
+from vime.config import AlgorithmConfig, LoraConfig, LoraTarget, RunConfig
 from vime.errors import BadRequestError, RankLostError, TrainingError
 from vime.files.folders import put_in_place, writing_place
 from vime.runtime import running
@@ -60,7 +60,7 @@ class ModelSpec:
     @property
     def targets(self) -> list[LoraTarget]:
         """The matrices that get an adapter."""
-        return [each for each in LoraTarget if (self.train_attn if each in ATTENTION else self.train_mlp)]
+        return [each for each in LoraConfig().targets if (self.train_attn if each in ATTENTION else self.train_mlp)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

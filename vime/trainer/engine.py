@@ -32,6 +32,7 @@ from vime.config import AlgorithmConfig, BadUpdate, CriticPlace, RunConfig
 from vime.errors import CheckpointError, ConfigError, HookError, TrainingError
 from vime.model import adapter_folder
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
+from vime.model.size import unties
 from vime.model.tokenizer import tokenizer_problems
 from vime.trainer import bridge, checkpoint, lora, manifest, metrics, parallel, passes
 from vime.trainer.metrics import Passed
@@ -80,6 +81,12 @@ class Engine:
             assert config.trainer.lora.rank and beside.config.trainer.lora.rank, "engines share a model that is frozen"
             self.source, self.architecture, self.model = beside.source, beside.architecture, beside.model
         self._adapters = self._attach_adapters() if config.trainer.lora.rank else []
+        self._exported = (
+            replace(self.architecture, tie_word_embeddings=False)
+            if unties(config.model, config.trainer.lora)
+            else self.architecture
+        )
+        """The architecture of what is exported."""
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
         self.second = {
@@ -275,11 +282,11 @@ class Engine:
 
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Hugging Face tensors by name, on every rank."""
-        return bridge.export_hugging_face(self.model, self.architecture)
+        return bridge.export_hugging_face(self.model, self._exported)
 
     def exported_shapes(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
         """Name, dtype and shape of every tensor of `export`, in its order, without communicating a weight."""
-        return bridge.exported_shapes(self.model, self.architecture)
+        return bridge.exported_shapes(self.model, self._exported)
 
     def offload(self, *, weights: bool) -> None:
         """Frees the device memory of gradients and optimizer, and with `weights` also that of the weights."""
@@ -295,7 +302,7 @@ class Engine:
 
     def save_hugging_face(self, folder: Path) -> None:
         """Writes a checkpoint folder that transformers and vLLM load."""
-        bridge.save_hugging_face(self.model, self.architecture, source=self.source, folder=folder)
+        bridge.save_hugging_face(self.model, self._exported, source=self.source, folder=folder)
 
     def export_adapter(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The adapters' tensors by PEFT's names, on every rank."""
