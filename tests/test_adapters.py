@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from vime.errors import ConfigError
+from vime.files.provenance import plain
 from vime.preflight.compose import compose_run
 
 ROOT = Path(__file__).parent.parent
@@ -46,6 +48,22 @@ def test_a_wrong_word_of_an_adapter_is_named_with_it(word: str, message: str) ->
         compose_run(["model=tiny", word])
 
 
+def test_a_run_goes_on_as_long_as_one_of_its_adapters_has_not_finished(tmp_path: Path) -> None:
+    words = [*WORDS, f"output_dir={tmp_path / 'run'}", "trainer.num_steps=3", "resume=true"]
+    for folder in (tmp_path / "run", *(tmp_path / "run" / "adapters" / name for name in ("fast", "slow"))):
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("mode: train\n")
+    for name, steps in (("fast", 3), ("slow", 1)):
+        own = compose_run(words).config.adapters[name]
+        kept = {key: plain(getattr(own, key)) for key in ("data", "evaluation")}
+        (Path(str(own.output_dir)) / "config.yaml").write_text(yaml.safe_dump({"mode": "train"} | kept))
+        (Path(str(own.output_dir)) / "summary.json").write_text(json.dumps({"num_steps": steps}))
+    assert compose_run(words).config.resume
+    (tmp_path / "run" / "adapters" / "slow" / "summary.json").write_text(json.dumps({"num_steps": 3}))
+    with pytest.raises(ConfigError, match="has finished"):
+        compose_run(words)
+
+
 @pytest.mark.slow
 @pytest.mark.in_turn
 def test_two_adapters_are_trained_resumed_and_sampled_with_their_own_versions(tmp_path: Path) -> None:
@@ -70,3 +88,59 @@ def test_two_adapters_are_trained_resumed_and_sampled_with_their_own_versions(tm
         assert [one["version"] for one in audited] == [0, 1, 2]
         moved += [one["before"] > 1e-4 for one in audited[1:]]
     assert any(moved), "no version differs from the one before, so nothing was shown"
+
+
+BROKEN = """
+from pathlib import Path
+
+CALLS = Path(__file__).with_name("calls")
+
+
+def advantages(config, groups):
+    CALLS.write_text(CALLS.read_text() + "." if CALLS.exists() else ".")
+    if len(CALLS.read_text()) == 3:
+        raise ValueError("the third batch is unlucky")
+    return {rollout.rollout_id: rollout.reward - 0.5 for group in groups for rollout in group.rollouts}
+
+
+async def reward(context, samples):
+    raise ValueError("no reward for anyone")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.in_turn
+def test_an_adapter_that_fails_is_kept_as_it_was_while_the_others_end_and_goes_on_when_the_run_is_resumed(tmp_path: Path) -> None:
+    folder, mine = tmp_path / "run", tmp_path / "mine.py"
+    mine.write_text(BROKEN)
+    words = ["model=tiny", "trainer.lora.rank=4", "serving.lora=adapter", "trainer.num_steps=4", f"output_dir={folder}"]
+    words += [
+        f'+adapters.{name}="+method=memagent {more}"'
+        for name, more in (
+            ("good", ""),
+            ("unlucky", f"algorithm.advantage={mine}:advantages"),
+            ("unrewarded", f"method.reward={mine}:reward"),
+        )
+    ]
+
+    def run(*more: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "vime.run", *words, *SMALL, "trainer.save_every=100", *more]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+        return done.returncode, done.stdout + done.stderr
+
+    def steps(name: str) -> list[int]:
+        lines = (folder / "adapters" / name / "metrics.jsonl").read_text().splitlines()
+        return sorted({json.loads(line)["step"] for line in lines})
+
+    code, shown = run()
+    assert code == 1 and "2 of 3 adapters stopped before their last step" in shown, shown[-3000:]
+    assert steps("good") == [1, 2, 3, 4] and (folder / "adapters" / "good" / "adapter").exists()
+    assert "no reward for anyone" in (folder / "adapters" / "unrewarded" / "ended.json").read_text()
+    ending = json.loads((folder / "adapters" / "unlucky" / "ended.json").read_text())
+    assert "the third batch is unlucky" in ending["text"] and (ending["step"], ending["checkpoint"]) == (2, 2)
+    assert not list((folder / "adapters" / "unrewarded").glob("checkpoints/step_*")), "it has not made a step"
+    mine.write_text(mine.read_text().replace("raise ValueError", "return float"))
+    words[-1] = words[-1].replace(f"method.reward={mine}:reward", "")
+    code, shown = run("resume=true")
+    assert code == 0, shown[-3000:]
+    assert [steps(name) for name in ("good", "unlucky", "unrewarded")] == [[1, 2, 3, 4]] * 3

@@ -1,9 +1,11 @@
 """The order of a step, with stand-ins for its parts: when a checkpoint is taken."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from copy import copy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,8 +16,22 @@ from vime.algorithm.algorithm import Algorithm
 from vime.algorithm.critic import Critic
 from vime.batches import Batch, DemonstrationBatches
 from vime.config import RunConfig
-from vime.errors import ConfigError, TrainingError, WeightSyncError
+from vime.errors import (
+    AdapterError,
+    ConfigError,
+    HookError,
+    InfrastructureError,
+    Problem,
+    RankLostError,
+    SampleError,
+    ServerError,
+    TrainingError,
+    WeightSyncError,
+)
 from vime.preflight.compose import compose_run
+from vime.report.ending import read_ending
+from vime.run_output import RunOutput
+from vime.tasks import Watches
 from vime.trainer.group import Update
 from vime.trainer.shard import Shard
 from vime.types import Sample
@@ -287,3 +303,130 @@ def test_demonstrations_go_on_in_the_order_of_the_checkpoint_or_not_at_all(word:
     second.check({})
     with pytest.raises(ConfigError, match=rf"^{key}=.*the checkpoint has .*begin a new run"):
         second.check(state)
+
+
+ADAPTERS = ["model=tiny", "trainer.lora.rank=2", "serving.lora=adapter", "evaluation.rows=[]", "evaluation.before=none"]
+ADAPTERS += [f'+adapters.{name}="+method=memagent"' for name in ("one", "two", "three")]
+
+
+async def adapters_of_which_one_ends_with(error: BaseException, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Trains three adapters, of which `two` raises the error after one step; returns those that came to their end."""
+    ended: list[str] = []
+
+    @asynccontextmanager
+    async def systems(config: RunConfig, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+        agents = SimpleNamespace(watches=Watches())
+        yield {name: SimpleNamespace(agents=agents) for name in config.adapters}
+
+    async def learn(source: Any, output: RunOutput, system: Any) -> None:
+        name = output.directory.path.name
+        output.log_step(0, {}, [], [])
+        await asyncio.sleep(0)
+        if name == "two":
+            raise error
+        for _ in range(3):
+            await asyncio.sleep(0)
+        ended.append(name)
+
+    monkeypatch.setattr(loop, "training_adapters", systems)
+    monkeypatch.setattr(loop, "_learn", learn)
+    composed = compose_run([*ADAPTERS, f"output_dir={folder}"])
+    with RunOutput.open(composed) as output:
+        try:
+            await loop._train_adapters(composed, output)
+        finally:
+            ended.sort()
+    return ended
+
+
+OF_ONE = [
+    HookError("algorithm.advantage=mine.py:mine raised ValueError: no"),
+    InfrastructureError("12 of 12 rollouts failed"),
+    SampleError("rollout 3 has no tokens"),
+    TrainingError("the reward falls (rollout.on_collapse=stop)"),
+    ConfigError([Problem(key="data.train.path", value="x", remedy="a bad row")]),
+]
+OF_THE_MACHINE = [
+    RankLostError("trainer rank 0 died"),
+    ServerError("no server"),
+    WeightSyncError("they disagree"),
+    OSError("full"),
+]
+
+
+@pytest.mark.parametrize("error", OF_ONE, ids=lambda error: type(error).__name__)
+async def test_an_error_of_one_adapter_stops_it_alone_and_the_run_says_so_in_the_end(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    folder = tmp_path / "run"
+    cause = f"{type(error).__name__}: {error}"
+    with pytest.raises(AdapterError, match=r"^1 of 3 adapters .*two after 1 of .*") as raised:
+        await adapters_of_which_one_ends_with(error, folder, monkeypatch)
+    assert cause in str(raised.value)
+    states = {name: (folder / "adapters" / name / "summary.json").exists() for name in ("one", "two", "three")}
+    assert states == {"one": True, "two": False, "three": True}
+    ending, of_run = read_ending(folder / "adapters" / "two"), read_ending(folder)
+    assert ending is not None and ending.cause == cause and ending.step == 1
+    assert ending.go_on.endswith(f"resume=true output_dir={folder}"), "an adapter goes on with its run"
+    assert of_run is not None and cause in of_run.text and of_run.go_on == ending.go_on
+    for report in (folder / "report.html", folder / "adapters" / "two" / "report.html"):
+        assert str(error).split("(")[0] in report.read_text()
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"(one|three) +finished", shown)) == 2 and "stopped after 1 of" in shown
+
+
+@pytest.mark.parametrize("error", OF_THE_MACHINE, ids=lambda error: type(error).__name__)
+async def test_a_failure_of_the_machine_ends_all_adapters(error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(type(error)):
+        await adapters_of_which_one_ends_with(error, tmp_path / "run", monkeypatch)
+    endings = [read_ending(tmp_path / "run" / "adapters" / name) for name in ("one", "two", "three")]
+    assert [ending and ending.error for ending in endings] == [type(error).__name__] * 3
+
+
+class Stopping(Parts):
+    """Parts of an adapter whose trainer has moved as often as a test says."""
+
+    num_moves, num_steps, is_adapter, saved = 0, 3, True, False
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.trainer = self
+
+    async def settle(self) -> None:
+        self.happened.append("settle")
+
+    def has(self, step: int) -> bool:
+        return self.saved
+
+    def give_back(self) -> None:
+        self.happened.append("give back")
+
+    async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
+        return {"buffer": step}
+
+
+@pytest.mark.parametrize(
+    ("step", "moves", "saved", "error", "is_kept"),
+    [
+        (3, 0, False, HookError("no"), True),
+        (3, 1, False, HookError("no"), False),
+        (2, 0, False, TrainingError("the reward falls"), False),
+        (3, 0, True, HookError("no"), False),
+        (3, 0, False, ServerError("no"), False),
+        (3, 0, False, RankLostError("no"), False),
+    ],
+    ids=["whole", "moved", "after the step", "saved already", "of the machine", "without ranks"],
+)
+async def test_an_adapter_that_stops_is_saved_as_its_last_whole_step_has_left_it(
+    step: int, moves: int, saved: bool, error: Exception, is_kept: bool
+):
+    parts: Any = Stopping(compose_run(["+method=memagent", "mode=plan"]).config)
+    parts.saved, output = saved, OfOutput(parts.config)
+    output.is_adapter, output.num_steps = True, 3  # type: ignore[attr-defined]
+    with pytest.raises(type(error)):
+        async with loop._kept(cast(Any, output), parts, parts, step):
+            parts.num_moves += moves
+            raise error
+    assert [event for event in parts.happened if event.startswith(("give", "save"))] == (
+        ["give back", "save step 3 with {'buffer': 3, 'totals': 0}"] if is_kept else []
+    )

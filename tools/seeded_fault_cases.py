@@ -189,6 +189,18 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/inside_vllm/test_fixed_products.py",),
     ),
     Fault(
+        file="vime/loop.py",
+        old="output.num_steps == step and system.trainer.num_moves == num_moves",
+        new="output.num_steps == step or system.trainer.num_moves == num_moves",
+        tests=("tests/test_loop.py",),
+    ),
+    Fault(
+        file="vime/memory/processes.py",
+        old="(*ROW_PARALLEL, LoraTarget.embed_tokens) else (outputs, inputs)",
+        new="ROW_PARALLEL else (outputs, inputs)",
+        tests=("tests/preflight/rules/test_lora.py",),
+    ),
+    Fault(
         file="vime/memory/processes.py",
         old='"optimizer": 12 * (others / num_copies(trainer)',
         new='"optimizer": 8 * (others / num_copies(trainer)',
@@ -223,6 +235,12 @@ FAULTS: tuple[Fault, ...] = (
         old="or keyword.iskeyword(name) or name in VALUES:",
         new="or name in VALUES:",
         tests=("tests/new/test_write.py",),
+    ),
+    Fault(
+        file="vime/orchestration/buffer.py",
+        old="self._finished[version].appendleft(group.index)",
+        new="self._generating[version].add(group.index)",
+        tests=("tests/data/test_source_and_buffer.py",),
     ),
     Fault(
         file="vime/orchestration/buffer.py",

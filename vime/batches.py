@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vime.algorithm.algorithm import Algorithm
+from vime.algorithm.algorithm import Algorithm, Columns
 from vime.algorithm.batch import build_updates, sequences_of, shown, unknown
 from vime.algorithm.choice import is_paired
 from vime.config import RunConfig
@@ -15,7 +15,7 @@ from vime.data.preferences import PreferenceRows
 from vime.data.source import REMEDY
 from vime.errors import ConfigError, Problem
 from vime.evaluation.repeatable import check_repeatable
-from vime.hooks import load_hook
+from vime.hooks import Named, load_hook
 from vime.model.load_tokenizer import load_tokenizer
 from vime.orchestration.batch_metrics import batch_metrics
 from vime.orchestration.buffer import Buffer
@@ -67,16 +67,21 @@ async def lesson_of(config: RunConfig, algorithm: Algorithm, batch: Batch, step:
     split = {"num_updates": config.trainer.num_updates_per_batch, "seed": config.seed + step}
     if not algorithm.needs_before:
         known = await asyncio.to_thread(sequences_of, batch.groups)
-        columns = await asyncio.to_thread(algorithm.advantages, batch.groups, known)
+        columns = await _advantages(algorithm, batch.groups, known)
         updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
         return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)
     blank, _ = await asyncio.to_thread(build_updates, algorithm, batch.groups, unknown(batch.groups), **split)
     answers = {(s.rollout_id, s.order): found for update in blank for s, found in zip(update, await ask(update))}
     known = [sequence.with_columns(**answers[sequence.rollout_id, sequence.order]) for update in blank for sequence in update]
-    columns = await asyncio.to_thread(algorithm.advantages, batch.groups, known)
+    columns = await _advantages(algorithm, batch.groups, known)
     updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
     updates = [[s.with_columns(**answers[s.rollout_id, s.order]) for s in update] for update in updates]
     return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)
+
+
+async def _advantages(algorithm: Algorithm, groups: list[Group], known: list[Sample]) -> Columns:
+    with algorithm.named():
+        return await asyncio.to_thread(algorithm.advantages, groups, known)
 
 
 async def _demonstrated(algorithm: Algorithm, samples: list[Sample], ask: Ask) -> Lesson:
@@ -84,7 +89,7 @@ async def _demonstrated(algorithm: Algorithm, samples: list[Sample], ask: Ask) -
     if not algorithm.needs_before:
         return Lesson(updates=[samples])
     known = [sample.with_columns(**found) for sample, found in zip(samples, await ask(samples), strict=True)]
-    columns = await asyncio.to_thread(algorithm.advantages, [], known)
+    columns = await _advantages(algorithm, [], known)
     given = columns.values["advantage"]
     taught = [sample.with_columns(advantage=given[sample.rollout_id, sample.order]) for sample in known]
     return Lesson(updates=[taught], metrics=columns.metrics)
@@ -113,13 +118,16 @@ class RolloutBatches:
     ) -> None:
         """`source` yields prompts (`data.source`); `state` is that of a run which goes on, else None; `version` is that
         of the servers' weights; `bar` shows a batch's progress."""
-        self._config, self._source, self._journal, self._bar = config, source, journal, bar
-        self._producer = make_producer(config, source, runner, journal=journal, version=version)
+        self._config, self._journal, self._bar = config, journal, bar
+        self._source: Any = Named("data.source", config.data.source, source)
+        self._producer = make_producer(config, self._source, runner, journal=journal, version=version)
+        self._taken: list[Group] = []
         if state is not None:
             self._producer.load(state)
 
     def begin(self, step: int, *, num_left: int) -> None:
         """Starts the groups that the weights of `step` admit and that the `num_left` next batches, this one included, can use."""
+        self._taken = []
         self._producer.set_version(step, num_batches_left=num_left)
 
     async def next(self, step: int) -> Batch:
@@ -128,6 +136,7 @@ class RolloutBatches:
         with self._bar(step, config.rollout.num_prompts) as bar:
             self._producer.on_group = lambda group: bar.advance()
             groups, counts = await self._producer.batch()
+        self._taken = groups
         if config.deterministic:
             check_repeatable(rollout for group in groups for rollout in group.rollouts)
         metrics = counts | await asyncio.to_thread(batch_metrics, groups, version=step)
@@ -139,6 +148,11 @@ class RolloutBatches:
             self._journal.begin(step, oldest_step=oldest_step)
         buffer = await self._producer.state()  # nothing may be awaited between buffer and source
         return {"buffer": buffer, "source": deepcopy(self._source.state())}  # which is written while the source goes on
+
+    def give_back(self) -> None:
+        """Puts back the groups of a batch that was not trained, so that `state` has them; a `rollout.producer` cannot."""
+        self._producer.give_back(self._taken)
+        self._taken = []
 
     async def stop(self) -> None:
         """Ends the groups at work; those that have finished are in the journal."""

@@ -132,9 +132,21 @@ class TrainingError(VimeError, RuntimeError):
     """The optimizer step produced a number that must not be trained on (NaN, infinity)."""
 
 
+class RankLostError(TrainingError):
+    """A rank of the trainer has died: nothing can be trained any more, whatever policy it is of."""
+
+
 class HookError(VimeError, RuntimeError):
     """A user's function failed outside of any rollout, which ends the run; names the function and the line."""
 
 
 class CheckpointError(VimeError, RuntimeError):
     """A checkpoint is missing, incomplete or of another run."""
+
+
+class AdapterError(VimeError, RuntimeError):
+    """Some of several adapters stopped before their last step, each for a reason of its own, and the others went on to theirs."""
+
+
+OF_A_POLICY = (ConfigError, HookError, InfrastructureError, RepeatabilityError, SampleError, TrainingError)
+"""Errors of one policy's data, agent, reward or objective, which end its training; a `RankLostError` is all policies'."""

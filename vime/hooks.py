@@ -156,6 +156,24 @@ def load_named(key: str, path: str) -> Callable[..., Any]:
     return named
 
 
+class Named:
+    """A user's object: any error that one of its methods raises becomes a `HookError` with key, path and place."""
+
+    def __init__(self, key: str, path: str, own: Any) -> None:
+        self._key, self._path, self._own = key, path, own
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._own, name)
+        if not callable(found):
+            return found
+
+        def named(*arguments: Any, **keywords: Any) -> Any:
+            with naming(self._key, self._path):
+                return found(*arguments, **keywords)
+
+        return named
+
+
 @contextmanager
 def naming(key: str, path: str) -> Iterator[None]:
     """Wraps the call of a user's function: any error that it raises becomes a `HookError` that names the function."""

@@ -5,7 +5,9 @@ Evaluation before and after uses the same servers and sampling, so that the tabl
 
 import asyncio
 import logging
-from contextlib import ExitStack, nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +19,7 @@ from vime.cluster.placement import takes_turns
 from vime.config import CRITIC, AlgorithmName, Before, RolloutDetail, RunConfig
 from vime.data.overlap import check_overlap
 from vime.data.source import RowSource
-from vime.errors import CheckpointError, TrainingError
+from vime.errors import OF_A_POLICY, AdapterError, CheckpointError, HookError, RankLostError, TrainingError
 from vime.evaluation.conditions import SCAFFOLD, TRAINED, needs_trained_model, rows_of
 from vime.evaluation.evaluator import Evaluator
 from vime.hooks import load_hook
@@ -87,7 +89,10 @@ async def _train(source: Any, output: RunOutput) -> None:
 
 
 async def _train_adapters(composed: Composed, output: RunOutput) -> None:
-    """Trains adapters side by side; the `output` of the whole run says what starts and how it ends."""
+    """Trains adapters side by side; the `output` of the whole run says what starts and how it ends.
+
+    Raises `AdapterError` in the end if some have stopped before their last step.
+    """
     sources = {name: load_hook(config.data.source)(config) for name, config in composed.config.adapters.items()}
     with ExitStack() as stack:
         outputs: dict[str, RunOutput] = {}
@@ -97,9 +102,26 @@ async def _train_adapters(composed: Composed, output: RunOutput) -> None:
             _check_source(sources[name], outputs[name])
         say, warn = output.console.say, output.console.warn
         async with training_adapters(composed.config, output.directory.path, say=say, warn=warn) as systems:
-            await together(_learn(sources[name], outputs[name], system) for name, system in systems.items())
+            await together(_learn_or_stop(sources[name], outputs[name], systems, name) for name in systems)
         for each in outputs.values():
-            each.finish()
+            if each.ending is None:
+                each.finish()
+    endings = {name: each.ending for name, each in outputs.items()}
+    output.console.adapters(endings)
+    if said := [f"{name} {ending.reached}: {ending.cause}" for name, ending in endings.items() if ending is not None]:
+        raise AdapterError(f"{len(said)} of {len(endings)} adapters stopped before their last step: {'; '.join(said)}")
+
+
+async def _learn_or_stop(source: Any, output: RunOutput, systems: Mapping[str, Training], name: str) -> None:
+    """Trains one of several adapters; an error of its own stops it alone, and its `output` says so."""
+    try:
+        await _learn(source, output, systems[name])
+    except RankLostError:
+        raise
+    except OF_A_POLICY as error:
+        for system in systems.values():
+            system.agents.watches.check()  # it may have failed because a part is lost that all of them need
+        output.stopped(error)
 
 
 def _check_source(source: Any, output: RunOutput) -> None:
@@ -128,10 +150,11 @@ async def _learn(source: Any, output: RunOutput, system: Training) -> None:
     )
     try:
         for step in range(first_step, config.trainer.num_steps):
-            batches.begin(step, num_left=config.trainer.num_steps - step)
-            _evaluate_during(output, system, evaluator, step)
-            await train_step(output, system, batches, step)
-            await save_if_due(output, system, batches, step + 1)
+            async with _kept(output, system, batches, step):
+                batches.begin(step, num_left=config.trainer.num_steps - step)
+                _evaluate_during(output, system, evaluator, step)
+                await train_step(output, system, batches, step)
+                await save_if_due(output, system, batches, step + 1)
     finally:
         await system.pin.cancel()
         await batches.stop()
@@ -282,10 +305,36 @@ async def save_if_due(output: RunOutput, system: Learner, batches: Batches, step
     await system.checkpoints.check()
     if is_saved_after(output.config, step):
         await system.compared()  # a resumed run uses what the servers sample from now on
-        driver = {**await batches.state(step, oldest_step=system.checkpoints.oldest_step()), **output.state()}
-        driver |= {"algorithm": kept} if (kept := system.algorithm.state()) else {}
-        async with nullcontext() if takes_turns(output.config) else system.trainer_awake():
-            await system.checkpoints.save(step=step, driver=driver)
+        await _save(output, system, batches, step, system.algorithm.state())
+
+
+async def _save(output: RunOutput, system: Learner, batches: Batches, step: int, of_algorithm: dict[str, Any]) -> None:
+    driver = {**await batches.state(step, oldest_step=system.checkpoints.oldest_step()), **output.state()}
+    driver |= {"algorithm": of_algorithm} if of_algorithm else {}
+    async with nullcontext() if takes_turns(output.config) else system.trainer_awake():
+        await system.checkpoints.save(step=step, driver=driver)
+
+
+@asynccontextmanager
+async def _kept(output: RunOutput, system: Training, batches: RolloutBatches, step: int) -> AsyncIterator[None]:
+    """Saves one of several adapters as it was before `step`, if an error of its own ends the block without having moved it.
+
+    Otherwise its last checkpoint is what stays, as in a run of its own.
+    """
+    num_moves, of_algorithm = system.trainer.num_moves, deepcopy(system.algorithm.state())
+    try:
+        yield
+    except RankLostError:
+        raise
+    except OF_A_POLICY:
+        await system.checkpoints.settle()
+        is_whole = output.num_steps == step and system.trainer.num_moves == num_moves
+        if output.is_adapter and is_whole and step and not system.checkpoints.has(step):
+            batches.give_back()
+            with suppress(HookError):  # a user's object that does not say its state
+                await _save(output, system, batches, step, of_algorithm)
+            await system.checkpoints.settle()
+        raise
 
 
 def is_saved_after(config: RunConfig, step: int) -> bool:

@@ -67,6 +67,10 @@ class Checkpoints:
         """The checkpoint of the highest step, None if there is none."""
         return next(reversed(self._complete()), None)
 
+    def has(self, step: int) -> bool:
+        """True if there is a checkpoint of this step."""
+        return any(path.name == f"step_{step:06d}" for path in self._complete())
+
     def oldest_step(self) -> int | None:
         """The lowest step that has a checkpoint, None if none has."""
         return next((int(path.name.removeprefix("step_")) for path in self._complete()), None)

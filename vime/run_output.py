@@ -25,7 +25,7 @@ from vime.preflight.compose import Composed
 from vime.preflight.plan.risks import risks
 from vime.report.alarms import Alarm, Watch
 from vime.report.console import Console
-from vime.report.ending import ending_of, forget_ending, write_ending
+from vime.report.ending import RunEnding, ending_of, forget_ending, write_ending
 from vime.report.html import write_report
 from vime.report.items import score_of
 from vime.report.metrics_file import MetricsWriter, read_metrics
@@ -46,6 +46,10 @@ class RunOutput:
         self.config = composed.config
         self._overrides = composed.overrides
         self.directory = directory
+        self.is_adapter = bool(label)
+        """True of one of several adapters, whose run goes on if it stops."""
+        self.ending: RunEnding | None = None
+        """The way in which it ended before its time."""
         self.prompts = prompts
         """The items of the evaluation, by the name of their set."""
         self._recorder = Recorder(composed.config.logger.rollouts)
@@ -98,7 +102,10 @@ class RunOutput:
             try:
                 yield output
             except BaseException as error:  # raised again: whatever ends the run, its folder says so
-                output._end_early(error)
+                if isinstance(error, ConfigError) and not composed.config.resume and not output.num_steps:
+                    directory.withdraw()
+                elif output.ending is None:
+                    output.stopped(error)
                 raise
 
     def evaluator(self, runner: ItemRunner) -> Evaluator:
@@ -205,13 +212,16 @@ class RunOutput:
             self._earlier_seconds = state["totals"].pop("wall_seconds")
             self._totals = state["totals"]
 
-    def _end_early(self, error: BaseException) -> None:
+    @property
+    def num_steps(self) -> int:
+        """Steps that have been trained."""
+        return self._totals["num_steps"]
+
+    def stopped(self, error: BaseException) -> None:
         """Says how far the run has come and how to continue it, on the screen, in `ended.json` and on top of the report."""
-        path, step = self.directory.path, self._totals["num_steps"]
-        if isinstance(error, ConfigError) and not self.config.resume and not step:
-            self.directory.withdraw()
-            return
-        ending = ending_of(error, self.config, path, overrides=self._overrides, step=step)
+        path, step = self.directory.path, self.num_steps
+        of_the_run = {"resumed": path.parents[1]} if self.is_adapter else {}
+        ending = self.ending = ending_of(error, self.config, path, overrides=self._overrides, step=step, **of_the_run)
         logger.info("the run ends: %s %s", ending.error, ending.text)
         try:
             write_ending(path, ending)

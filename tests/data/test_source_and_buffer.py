@@ -219,6 +219,20 @@ def test_what_finished_first_is_taken_first_among_equally_old():
     assert taken(buffer, max_staleness=1, version=2) == [0, 2]
 
 
+def test_groups_that_are_given_back_are_the_next_to_be_taken_and_are_in_the_state():
+    buffer = make_buffer([0, 0, 0, 0])
+    finish(buffer, 2, 0, 3, 1)
+    groups = buffer.take(2, version=0, max_staleness=1)
+    assert groups is not None
+    for group in reversed(groups):
+        group.index = group.prompt.index
+        buffer.give_back(group)
+    resumed = Buffer()
+    resumed.load(from_json(to_json(buffer.state())))
+    assert taken(buffer, version=0, max_staleness=1) == [0, 2] and taken(buffer, max_staleness=1) == [1, 3]
+    assert taken(resumed, version=0, max_staleness=1) == [0, 1] and taken(resumed, max_staleness=1) == [2, 3]
+
+
 def test_nobody_is_left_behind_who_could_not_be_trained_in_time():
     buffer = make_buffer([1, 1, 2, 2])
     finish(buffer, 1, 2, 3)

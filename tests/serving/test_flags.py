@@ -1,5 +1,6 @@
 """Command lines and environments of servers and routers."""
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -8,9 +9,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vime.config import LoraConfig, LoraDelivery, LoraTarget, ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
+from vime.config import (
+    Family,
+    LoraConfig,
+    LoraDelivery,
+    LoraTarget,
+    Mode,
+    ModelConfig,
+    RunConfig,
+    ServedModelConfig,
+    ServerRole,
+    ServingConfig,
+)
 from vime.inside_vllm.plugin import register
+from vime.memory.processes import server_memory
 from vime.model.adapter_folder import RANKS
+from vime.model.families import family_of
 from vime.preflight.rules import model_shape, serving
 from vime.serving.flags import server_arguments, server_environment, to_flags
 from vime.serving.router import router_command
@@ -82,6 +96,38 @@ def test_a_server_that_gets_adapters_has_the_base_and_room_for_one_of_them():
     config.serving.lora = LoraDelivery.merge
     assert server_arguments(config, "actor", model, number=0, awaits_weights=True)["load_format"] == "dummy"
     assert AWAITS_ADAPTER not in server_environment(config, model, cpus=[], gpus=[])
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_servers_of_merged_adapters_have_two_matrices_where_embedding_and_head_differ(is_tied: bool):
+    config = RunConfig()
+    config.model.tie_word_embeddings = is_tied
+    config.trainer.lora = LoraConfig(rank=4, targets=[LoraTarget.q_proj, LoraTarget.lm_head])
+    model = ServedModelConfig(trained=True, vllm_args={"hf_overrides": {"head_dtype": "float32"}})
+    untied = {"tie_word_embeddings": False} if is_tied else {}
+    assert server_arguments(config, "actor", model, number=0)["hf_overrides"] == {**untied, "head_dtype": "float32"}
+    whole = server_memory(config, model)["weights"]
+    for change in ("targets", "lora", "mode"):
+        other = deepcopy(config)
+        if change == "targets":
+            other.trainer.lora.targets = [LoraTarget.q_proj]
+        elif change == "lora":
+            other.serving.lora = LoraDelivery.adapter
+        else:
+            other.mode = Mode.eval
+        assert server_arguments(other, "actor", model, number=0)["hf_overrides"] == {"head_dtype": "float32"}, change
+        assert (server_memory(other, model)["weights"] < whole) is is_tied
+
+
+def test_the_families_whose_vocabulary_takes_adapters_are_those_of_vllm():
+    from vllm.model_executor.models import ModelRegistry
+
+    classes = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
+    classes |= {"qwen3_moe": "Qwen3MoeForCausalLM", "gemma3_text": "Gemma3ForCausalLM"}
+    assert classes.keys() == {family.value for family in Family}
+    found = {family: ModelRegistry._try_load_model_cls(name) for family, name in classes.items()}
+    takes = {family: {"embed_tokens", "lm_head"} <= set(getattr(cls, "embedding_modules", {})) for family, cls in found.items()}
+    assert takes == {family: family_of(family).serves_vocabulary for family in classes}
 
 
 def test_the_ranks_are_those_of_vllm():

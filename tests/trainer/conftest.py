@@ -48,7 +48,7 @@ def write_checkpoint(folder: Path, family: str, *, tied: bool = False) -> Path:
 
 
 def write_adapter(folder: Path, checkpoint: Path, **options: Any) -> Path:
-    """Writes an adapter of all matrices of a layer with PEFT, none of whose values is 0."""
+    """Writes an adapter of all matrices with PEFT, none of whose values is 0."""
     import peft
     import transformers
 
@@ -58,7 +58,7 @@ def write_adapter(folder: Path, checkpoint: Path, **options: Any) -> Path:
     model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **(defaults | options)))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
+            if "lora_B" in name or "lora_embedding_A" in name:
                 parameter.normal_(std=0.05)
     model.save_pretrained(str(folder))
     return folder
@@ -148,7 +148,7 @@ def adapters(models: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
         return {"rank": 4, "alpha": 8.0, "targets": chosen, "start": str(made[family, tied])}
 
     def targets(family: str) -> list[str]:
-        return [target.value for target in LoraTarget if "moe" not in family or target.value[0] in "qkvo"]
+        return [target.value for target in LoraTarget if "moe" not in family or target.value[0] in "qkvoel"]
 
     return get
 

@@ -19,7 +19,7 @@ from vime.algorithm.choice import algorithm_of, critic_of
 from vime.algorithm.preference import CHOSEN, REJECTED
 from vime.batches import Batch, Lesson, lesson_of
 from vime.config import AlgorithmName, BadUpdate, CriticPlace, RunConfig
-from vime.errors import CheckpointError, ConfigError, TrainingError
+from vime.errors import CheckpointError, ConfigError, HookError, RankLostError, TrainingError
 from vime.loop import hand_over, make_steps, train_critic
 from vime.trainer.group import TrainerGroup, rank_environment
 from vime.types import Sample
@@ -97,6 +97,31 @@ async def test_errors_of_a_rank_keep_their_type_and_text(group: TrainerGroup, ma
     bad[0] = bad[0].with_columns(advantage=float("nan"))
     with pytest.raises(TrainingError, match="step 3"):
         await train(group, [bad], 3)
+
+
+RAISES_AT_FIVE = """
+def loss(config, logprobs, old_logprobs, advantages, mask, sequences):
+    if (advantages == 5.0).any():
+        raise ValueError("an advantage of five")
+    return -(logprobs - old_logprobs).exp() * advantages, {}
+"""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_loss_that_raises_on_one_rank_names_it_and_leaves_all_ranks_able_to_train(
+    group: TrainerGroup, make_samples: MakeSamples, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(RAISES_AT_FIVE)
+    config = replace(group._config, algorithm=replace(group._config.algorithm, loss=f"{tmp_path / 'mine.py'}:loss"))
+    algorithm, samples, digest = algorithm_of(config), make_samples(6), (await group.export_weights(1)).digest
+    update = await group.hand_over(algorithm, [samples[0].with_columns(advantage=5.0), *samples[1:]], version=0)
+    for _ in range(2):
+        with pytest.raises(HookError, match=r"^algorithm\.loss=.*mine\.py:loss raised ValueError: an advantage of five"):
+            await group.forward_backward(update, algorithm)
+    assert (await group.export_weights(2)).digest == digest
+    moves = group.num_moves
+    found = await train(group, [samples], 1)
+    assert found["train/grad_norm"] > 0 and group.num_moves == moves + 1
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -178,7 +203,7 @@ async def test_a_dead_rank_is_named_and_stop_cleans_up(
     await group.ready()
     payload = await group.export_weights(1)
     os.kill((await group._results("pid", [rank.pid.remote() for rank in group._ranks]))[0], signal.SIGKILL)
-    with pytest.raises(TrainingError, match="trainer rank 0 died during train"):
+    with pytest.raises(RankLostError, match="trainer rank 0 died during train"):
         await train(group, [make_samples(2)], 0)
     await group.stop()
     await group.stop()

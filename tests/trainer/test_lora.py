@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer.conftest import write_adapter
+from tests.trainer.conftest import VOCAB, write_adapter
 from vime.config import LoraConfig, LoraInit, LoraTarget, RunConfig
 from vime.errors import CheckpointError, ConfigError
 from vime.types import Sample
@@ -44,29 +44,34 @@ def response_logprobs(model: Any, sample: Sample) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("targets", [None, ATTENTION], ids=["all", "some"])
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma3_text"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen2 tied", "qwen3", "qwen3 chunked", "gemma3_text"])
 def test_gradients_are_those_of_peft(
     engine: Callable[..., Any],
     models: Models,
     make_config: MakeConfig,
     make_samples: Any,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     family: str,
     targets: Any,
 ) -> None:
+    from vime.trainer import logprob
     from vime.trainer.shard import PackedUpdate
 
+    family, _, kind = family.partition(" ")
+    if kind == "chunked":
+        monkeypatch.setattr(logprob, "LOGITS_IN_CHUNK", 7 * VOCAB)
+    model = models(family, tied=kind == "tied")
     options = {"target_modules": targets} if targets else {}
-    folder = write_adapter(tmp_path / "adapter", models(family), **options)
-    lora = {"rank": 4, "alpha": 8.0, "start": str(folder)} | (
-        {"targets": [LoraTarget(name) for name in targets]} if targets else {}
-    )
+    folder = write_adapter(tmp_path / "adapter", model, **options)
+    lora = {"rank": 4, "alpha": 8.0, "start": str(folder), "targets": [LoraTarget(each) for each in targets or LoraTarget]}
     (tmp_path / "nll.py").write_text(LOSS)
-    config = make_config(models(family), lora=lora, max_tokens_per_micro_batch=200)
+    config = make_config(model, lora=lora, max_tokens_per_micro_batch=200)
     config.algorithm.loss = f"{tmp_path / 'nll.py'}:loss"
     samples, trained = make_samples(9), engine(config)
     trained.forward_backward(PackedUpdate(config, samples).shard(0), trained.algorithm)
-    reference, loss = peft_model(models(family), folder), torch.zeros(())
+    reference, loss = peft_model(model, folder), torch.zeros(())
+    looked_up = reference.get_input_embeddings()
     for sample in samples:
         mask = torch.tensor(sample.loss_mask, dtype=torch.float32)
         loss = loss - (response_logprobs(reference, sample) * mask).sum() * sample.columns["weight"]
@@ -75,6 +80,8 @@ def test_gradients_are_those_of_peft(
     found: dict[str, Any] = {name: parameter.main_grad for name, parameter in named(trained).items()}  # type: ignore[attr-defined]
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
+        if name.endswith("lora_embedding_A") and (padding := looked_up.base_layer.padding_idx) is not None:
+            found[name][:, padding] = 0.0  # nothing learns from it in PyTorch
         assert (found[name] - gradient).abs().max() <= 5e-5 * gradient.abs().max(), name
 
 
@@ -143,25 +150,36 @@ def test_adapters_that_share_a_model_are_bit_for_bit_those_of_runs_alone(
     assert answers[0] != answers[1] != answers[2]
 
 
+@pytest.mark.parametrize(("family", "tied"), [("qwen3", False), ("qwen2", True)])
 def test_folders_are_read_by_peft_and_by_transformers(
-    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: Any, tmp_path: Path
+    engine: Callable[..., Any],
+    models: Models,
+    make_config: MakeConfig,
+    make_samples: Any,
+    tmp_path: Path,
+    family: str,
+    tied: bool,
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    samples = make_samples(4)
-    trained = engine(make_config(models("qwen3"), lora={"rank": 4}))
+    samples, model, lora = make_samples(4), models(family, tied=tied), {"rank": 4, "targets": list(LoraTarget)}
+    trained = engine(make_config(model, lora=lora))
     trained.train([samples], 0)
     trained.train([samples], 1)
     trained.save_adapter(tmp_path / "adapter")
     trained.save_hugging_face(tmp_path / "merged")
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
-    adapted = peft_model(models("qwen3"), tmp_path / "adapter")
+    assert not merged.config.tie_word_embeddings
+    names = [name for name, _ in trained.export()]
+    assert [(name, tensor.shape) for name, tensor in trained.export()] == [(n, s) for n, _, s in trained.exported_shapes()]
+    assert "lm_head.weight" in names and len(names) == len(set(names))
+    adapted = peft_model(model, tmp_path / "adapter")
     found = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
     with torch.no_grad():
         for index, sample in enumerate(samples):
-            for model in (merged, adapted):
-                assert found[index] == pytest.approx(response_logprobs(model, sample).tolist(), abs=1e-4)
-    again = engine(make_config(models("qwen3"), lora={"rank": 4, "start": str(tmp_path / "adapter")}))
+            for other in (merged, adapted):
+                assert found[index] == pytest.approx(response_logprobs(other, sample).tolist(), abs=1e-4)
+    again = engine(make_config(model, lora=lora | {"start": str(tmp_path / "adapter")}))
     assert all(torch.equal(tensor, named(again)[name]) for name, tensor in named(trained).items())
 
 
@@ -202,4 +220,6 @@ def test_an_engine_refuses_the_adapter_of_another_shape(
 
 
 def test_defaults_adapt_all_matrices_of_a_layer() -> None:
-    assert LoraConfig().targets == list(LoraTarget) and LoraConfig().rank == 0
+    assert [target.value for target in LoraTarget][:-2] == [
+        target.value for target in LoraConfig().targets
+    ] and LoraConfig().rank == 0

@@ -7,7 +7,8 @@
 Shape suffixes: N trained tokens of a micro-batch, K likeliest tokens at each place.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vime.config import RunConfig
 from vime.config.ranges import numbers_of
 from vime.errors import ConfigError, Problem
+from vime.hooks import naming
 from vime.types import ColumnType, Group, Sample
 from vime.types.column import TOP_IDS, TOP_LOGPROBS
 
@@ -203,6 +205,12 @@ class Algorithm:
     def source(self) -> str:
         """The setting that selects this algorithm, for error messages."""
         return f"{OBJECT}={self.config.object}" if self.config.object else f"algorithm={self.config.name.value}"
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Turns an error of the user's object within the block into a `HookError` that names it; others stay as they are."""
+        with naming(OBJECT, self.config.object) if self.config.object else nullcontext():
+            yield
 
     def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
         """Advantages of rollouts, sequences, turns or tokens, and all other columns that `loss` reads.

@@ -19,7 +19,7 @@ from vime.algorithm.algorithm import OLD, REFERENCE, Algorithm, Columns, Forward
 from vime.algorithm.turns import turn_advantages
 from vime.config import Baseline, CorrectionMode, Credit, KLPlace, OldLogprobs, RunConfig, TurnCredit
 from vime.errors import HookError
-from vime.hooks import load_hook, load_named
+from vime.hooks import load_named
 from vime.types import Group, Sample
 from vime.types.column import LOGPROB
 
@@ -127,7 +127,7 @@ class PolicyGradient(Algorithm):
     def _policy_loss(self) -> Any:
         from vime.algorithm.loss import policy_loss
 
-        return load_hook(self.config.loss) if self.config.loss else policy_loss
+        return load_named("algorithm.loss", self.config.loss) if self.config.loss else policy_loss
 
     def loss(self, tokens: Tokens) -> Loss:
         """Policy loss times correction, KL to the reference, and entropy, as one term."""

@@ -263,7 +263,7 @@ class LoraDelivery(Enum):
 
 
 class LoraTarget(Enum):
-    """Matrices of a layer that get an adapter, by their names in Hugging Face's models."""
+    """Matrices that get an adapter, by their names in Hugging Face's models: those of a layer, the embedding and the head."""
 
     q_proj = "q_proj"
     k_proj = "k_proj"
@@ -272,6 +272,8 @@ class LoraTarget(Enum):
     gate_proj = "gate_proj"
     up_proj = "up_proj"
     down_proj = "down_proj"
+    embed_tokens = "embed_tokens"
+    lm_head = "lm_head"
 
 
 class BadUpdate(Enum):

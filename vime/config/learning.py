@@ -213,6 +213,10 @@ class AlgorithmConfig:
     the built-in policy loss."""
 
 
+OF_VOCABULARY = (LoraTarget.embed_tokens, LoraTarget.lm_head)
+"""Matrices that a model has once, and not in every layer."""
+
+
 @dataclass(kw_only=True, slots=True)
 class LoraConfig:
     """Low-rank adapters (LoRA, arXiv 2106.09685): the model's own weights stay as they are, and each adapted matrix W becomes
@@ -225,8 +229,9 @@ class LoraConfig:
     """Rows of A and columns of B; 0 trains all weights, without adapters."""
     alpha: Positive = 32.0
     """The update is multiplied by `alpha / rank`; with a fixed `alpha` one learning rate suits all ranks."""
-    targets: list[LoraTarget] = field(default_factory=lambda: list(LoraTarget))
-    """Matrices that get an adapter."""
+    targets: list[LoraTarget] = field(default_factory=lambda: [each for each in LoraTarget if each not in OF_VOCABULARY])
+    """Matrices that get an adapter, by default those of all layers; `embed_tokens` and `lm_head` are the embedding and the output
+    head, which have adapters of their own where they share a matrix, too."""
     init: LoraInit = LoraInit.kaiming
     """Initial values of new adapters."""
     start: str | None = None

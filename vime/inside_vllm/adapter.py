@@ -22,6 +22,7 @@ from vime.weights.payload import ADAPTER, AWAITS_ADAPTER
 PREFIX = "base_model.model."
 """Beginning of the names that PEFT gives to the tensors of an adapter."""
 A, B = ".lora_A.weight", ".lora_B.weight"
+EMBEDDING, LOOKUP = "embed_tokens", (".lora_embedding_A", ".lora_embedding_B")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +64,14 @@ class SentAdapter:
             return {"wrong": ["no adapter is active"], "unread": [], "seconds": time.monotonic() - started}
         slot = manager.lora_index_to_id.index(self.number)
         for name, layer in manager.modules.items():
+            if isinstance(layer.lora_a_stacked, torch.Tensor):  # of the embedding or the head, which are whole on every process
+                names = [f"{PREFIX}{name}{matrix}" for matrix in (LOOKUP if name.endswith(EMBEDDING) else (A, B))]
+                left -= set(names)
+                held = layer.lora_a_stacked[slot].squeeze(0), layer.lora_b_stacked[slot, 0]
+                held = (held[0].t(), held[1]) if name.endswith(EMBEDDING) else held
+                for own, matrix, factor in zip(names, held, (1.0, self._scale), strict=True):
+                    wrong += _difference(own, matrix, self.tensors.get(own), factor=factor)
+                continue
             above, _, own = name.rpartition(".")
             parts = [f"{PREFIX}{above}.{part}" for part in manager.packed_modules_mapping.get(own) or [own]]
             left -= {f"{part}{matrix}" for part in parts for matrix in (A, B)}

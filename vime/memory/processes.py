@@ -19,12 +19,13 @@ and E expert-parallel sizes:
 """
 
 from collections import Counter
+from dataclasses import replace
 
 from vime.algorithm.algorithm import Weights
 from vime.algorithm.choice import second_weights
 from vime.cluster.layout import num_copies, num_expert_copies
-from vime.cluster.placement import memory_share, server_places, takes_turns
-from vime.config import OWN_MODEL, AlgorithmName, RunConfig, ServedModelConfig, policies
+from vime.cluster.placement import memory_share, sends_adapters, server_places, takes_turns
+from vime.config import OWN_MODEL, AlgorithmName, LoraTarget, Mode, RunConfig, ServedModelConfig, policies
 from vime.machine import memory_bytes
 from vime.memory.activations import activation_bytes, working_bytes
 from vime.model.size import (
@@ -34,6 +35,8 @@ from vime.model.size import (
     num_critic_parameters,
     num_expert_parameters,
     num_parameters,
+    unties,
+    vocabulary_shapes,
 )
 
 GIB = 2**30
@@ -89,12 +92,18 @@ def critic_memory(config: RunConfig) -> dict[str, float]:
 
 
 def adapter_parameters(config: RunConfig) -> float:
-    """Parameters of the adapters on one trainer rank: of each pair, one matrix is cut over tensor-parallel ranks."""
-    trainer, per_layer = config.trainer, 0.0
-    for target, (outputs, inputs) in adapted_shapes(config.model, trainer.lora.targets).items():
-        cut, whole = (inputs, outputs) if target in ROW_PARALLEL else (outputs, inputs)
-        per_layer += trainer.lora.rank * (cut / trainer.tensor_parallel_size + whole)
-    return config.model.num_layers * per_layer / trainer.pipeline_parallel_size
+    """Parameters of the adapters on one trainer rank: of each pair, one matrix is cut over tensor-parallel ranks.
+
+    The embedding and the head count as if they were on the same rank.
+    """
+    trainer, model, targets = config.trainer, config.model, config.trainer.lora.targets
+    share = model.num_layers / trainer.pipeline_parallel_size
+    of_layers, once = adapted_shapes(model, targets), vocabulary_shapes(model, targets)
+    total = 0.0
+    for target, (outputs, inputs) in (of_layers | once).items():
+        cut, whole = (inputs, outputs) if target in (*ROW_PARALLEL, LoraTarget.embed_tokens) else (outputs, inputs)
+        total += (share if target in of_layers else 1) * trainer.lora.rank * (cut / trainer.tensor_parallel_size + whole)
+    return total
 
 
 def host_memory(config: RunConfig) -> dict[str, float]:
@@ -126,6 +135,12 @@ def reserved_bytes(config: RunConfig) -> float:
     return TRAINER_RESERVE + sleepers * SLEEPER_RESERVE
 
 
+def is_untied(config: RunConfig, model: ServedModelConfig) -> bool:
+    """True if the servers of a model get embedding and head apart, which its checkpoint has as one: merged, they differ."""
+    trains = model.trained and config.mode is not Mode.eval and not sends_adapters(config)
+    return trains and unties(config.model, config.trainer.lora)
+
+
 def server_memory(config: RunConfig, model: ServedModelConfig) -> dict[str, float]:
     """Bytes of one server by purpose, on each of its GPUs or, without GPUs, in the process.
 
@@ -134,6 +149,7 @@ def server_memory(config: RunConfig, model: ServedModelConfig) -> dict[str, floa
     total = config.cluster.gpu_memory_gib * GIB if config.cluster.gpus_per_node else memory_bytes()
     budget = memory_share(config, model) * total
     own = model.trained or model.checkpoint in (None, config.model.checkpoint)
-    weights = num_parameters(config.model) * BYTES[config.trainer.precision] / model.tensor_parallel_size if own else 0.0
+    model_of_servers = replace(config.model, tie_word_embeddings=False) if is_untied(config, model) else config.model
+    weights = num_parameters(model_of_servers) * BYTES[config.trainer.precision] / model.tensor_parallel_size if own else 0.0
     cache = budget if not config.cluster.gpus_per_node else max(0.0, budget - weights)
     return {"weights": weights, "KV cache": cache}

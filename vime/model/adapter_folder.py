@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from vime.config import LoraConfig, LoraTarget, ModelConfig
 from vime.errors import ConfigError, Problem
-from vime.model.size import adapted_shapes
+from vime.model.size import adapted_shapes, vocabulary_shapes
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 KEY = "trainer.lora"
@@ -24,6 +24,9 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 WHOLE_BYTES, SAMPLED_BYTES, STRIDE_BYTES = 2**28, 2**16, 2**24
 """The digest of a base model reads files up to the first size whole, and of larger ones a sample in every stride."""
 _TENSOR = re.compile(r"base_model\.model\.model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])\.weight")
+_OF_VOCABULARY = re.compile(r"base_model\.model\.(?:model\.(embed_tokens)\.lora_embedding_|(lm_head)\.lora_)([AB])(?:\.weight)?")
+_BASE = re.compile(r"base_model\.model\.(?:model\.embed_tokens|lm_head)\.base_layer\.weight")
+"""The whole embedding or head, which PEFT writes beside their adapters."""
 _ONLY: dict[str, Any] = {
     "bias": "none",
     "use_dora": False,
@@ -34,6 +37,7 @@ _ONLY: dict[str, Any] = {
     "alpha_pattern": {},
     "layers_to_transform": None,
     "trainable_token_indices": None,
+    "ensure_weight_tying": False,
 }
 """Options of PEFT that change what an adapter computes, with the only value that is read here."""
 
@@ -74,16 +78,25 @@ def read_shape(folder: Path, *, key: str = f"{KEY}.start") -> AdapterShape:
         raise refused(f"has {', '.join(others)}, which is not supported: merge it into its model with PEFT, and begin with that")
     names, sizes = {target.value for target in LoraTarget}, dict[tuple[str, str], set[int]]()
     ranks, layers = set[int](), set[int]()
+    num_in_layers = num_once = 0
     for name, (outputs, inputs) in tensors.items():
-        match = _TENSOR.fullmatch(name)
-        if match is None or match[2] not in names:
-            raise refused(f"adapts {name}; supported are {', '.join(target.value for target in LoraTarget)} of layers")
-        rank, size = (outputs, inputs) if match[3] == "A" else (inputs, outputs)
+        if _BASE.fullmatch(name):
+            continue
+        match, once = _TENSOR.fullmatch(name), _OF_VOCABULARY.fullmatch(name)
+        target, matrix = (match[2], match[3]) if match else (once[1] or once[2], once[3]) if once else ("", "")
+        if target not in names:
+            raise refused(f"adapts {name}; supported are {', '.join(target.value for target in LoraTarget)}")
+        rank, size = (outputs, inputs) if matrix == "A" else (inputs, outputs)
         ranks.add(rank)
-        layers.add(int(match[1]))
-        sizes.setdefault((match[2], match[3]), set()).add(size)
+        sizes.setdefault((target, matrix), set()).add(size)
+        num_once += once is not None
+        if match is not None:
+            layers.add(int(match[1]))
+            num_in_layers += 1
     whole = {(target, matrix) for target, _ in sizes for matrix in "AB"}
-    is_regular = len(tensors) == len(layers) * len(sizes) and layers == set(range(len(layers))) and sizes.keys() == whole
+    is_regular = (
+        num_in_layers == len(layers) * (len(sizes) - num_once) and layers == set(range(len(layers))) and sizes.keys() == whole
+    )
     if ranks != {raw["r"]} or not is_regular or any(len(found) > 1 for found in sizes.values()):
         raise refused(f"does not adapt the same matrices in all layers with rank {raw['r']}, as its {CONFIG} says")
     shapes = {
@@ -115,9 +128,10 @@ def start_problems(config: LoraConfig, model: ModelConfig) -> list[Problem]:
 
 def _other_base(shape: AdapterShape, model: ModelConfig) -> str | None:
     """The reason why an adapter is not one of this model, or None."""
-    if shape.num_layers != model.num_layers:
+    once = vocabulary_shapes(model, shape.shapes)
+    if shape.num_layers != model.num_layers and once.keys() != shape.shapes.keys():
         return f"adapts {shape.num_layers} layers, and {model.name} has {model.num_layers}"
-    expected = adapted_shapes(model, shape.shapes)
+    expected = adapted_shapes(model, shape.shapes) | once
     for target, found in shape.shapes.items():
         if (wanted := expected.get(target)) != found:
             return f"adapts {target.value} with {found[0]} outputs and {found[1]} inputs, and {model.name} has {wanted}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from vime.config import CriticPlace, LoraTarget, ModelConfig, Precision, TrainerConfig
+from vime.config import CriticPlace, LoraConfig, LoraTarget, ModelConfig, Precision, TrainerConfig
 from vime.model.families import family_of
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
@@ -68,11 +68,27 @@ def adapted_shapes(model: ModelConfig, targets: Iterable[LoraTarget]) -> dict[Lo
     return {target: shapes[target] for target in targets if target in shapes}
 
 
+def vocabulary_shapes(model: ModelConfig, targets: Iterable[LoraTarget]) -> dict[LoraTarget, tuple[int, int]]:
+    """Outputs and inputs of the embedding and the head, where they get an adapter."""
+    shapes = {
+        LoraTarget.embed_tokens: (model.hidden_size, model.vocab_size),
+        LoraTarget.lm_head: (model.vocab_size, model.hidden_size),
+    }
+    return {target: shapes[target] for target in targets if target in shapes}
+
+
+def unties(model: ModelConfig, lora: LoraConfig) -> bool:
+    """True if embedding and head share a matrix, but with adapters differ from each other: merged, they are two."""
+    return bool(lora.rank and model.tie_word_embeddings and vocabulary_shapes(model, lora.targets))
+
+
 def num_trained_parameters(model: ModelConfig, trainer: TrainerConfig) -> int:
     """Parameters that are trained: all, or those of the adapters."""
     if not trainer.lora.rank:
         return num_parameters(model)
-    return model.num_layers * trainer.lora.rank * sum(map(sum, adapted_shapes(model, trainer.lora.targets).values()))
+    lora = trainer.lora
+    in_layers = model.num_layers * sum(map(sum, adapted_shapes(model, lora.targets).values()))
+    return lora.rank * (in_layers + sum(map(sum, vocabulary_shapes(model, lora.targets).values())))
 
 
 def checkpoint_bytes(model: ModelConfig, trainer: TrainerConfig, critic: CriticPlace = CriticPlace.none) -> int:

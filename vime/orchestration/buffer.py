@@ -111,6 +111,12 @@ class Buffer:
         groups = [self._slots.pop(number).group for number in numbers]
         return [group for group in groups if group is not None]
 
+    def give_back(self, group: Group) -> None:
+        """Puts a group that `take` has removed into its slot again, before the others of its version."""
+        version = group.oldest_version
+        self._slots[group.index] = Slot(prompt=group.prompt, version=version, group=group)
+        self._finished[version].appendleft(group.index)
+
     def late(self, num_groups: int, *, version: int, max_staleness: int, num_spare: int = 0) -> list[int]:
         """Unfinished groups that a batch waits for although there are enough others; none until half of all groups have finished.
 

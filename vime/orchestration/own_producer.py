@@ -96,6 +96,9 @@ class OwnProducer:
         self._runner.forget()
         return groups, tally.take()
 
+    def give_back(self, groups: list[Group]) -> None:
+        """Does nothing: which groups the next batch has is the user's object to say."""
+
     async def state(self) -> dict[str, Any]:
         """The state that a resumed run needs: the number of the next slot, and the result of the user's `state`."""
         own = None

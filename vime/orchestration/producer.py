@@ -121,6 +121,11 @@ class Producer:
         metrics["rollout/num_groups_buffered"] = float(self._buffer.num_finished)
         return groups, metrics
 
+    def give_back(self, groups: list[Group]) -> None:
+        """Puts groups that `batch` returned, and that were not trained, back into their slots."""
+        for group in reversed(groups):
+            self._buffer.give_back(group)
+
     async def stop(self) -> None:
         """Cancels all running groups, after which every finished group is in the journal."""
         await cancel([*self._resampling.values(), *self._tasks.values()])

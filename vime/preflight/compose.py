@@ -152,12 +152,15 @@ def _with_adapters(composed: Composed, check: Callable[[RunConfig], list[Problem
             raise ConfigError([Problem(key=key, value=own, remedy=remedy)])
         try:
             place = f"output_dir={json.dumps(str(folder / ADAPTERS / name))}"
-            config = _compose([*words, *shlex.split(own), place], check=check).config
+            config = _compose([*words, *shlex.split(own), place], check=check, is_adapter=True).config
         except ConfigError as error:
             problems += [replace(problem, key=f"{key}: {problem.key}") for problem in error.problems]
             continue
         config.adapters, config.name = {}, f"{composed.config.name}/{name}"
         found[str(name)] = config
+    finished = [why_finished(Path(str(config.output_dir)), config) for config in found.values() if config.resume]
+    if all(finished):
+        problems += [Problem(key="resume", value=True, remedy=remedy) for remedy in finished[:1] if remedy is not None]
     if problems:
         raise ConfigError(problems)
     config = replace(next(iter(found.values())), adapters=found, name=composed.config.name, output_dir=str(folder))
@@ -169,7 +172,7 @@ def _with_adapters(composed: Composed, check: Callable[[RunConfig], list[Problem
     return replace(composed, config=config)
 
 
-def _compose(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None) -> Composed:
+def _compose(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None, is_adapter: bool = False) -> Composed:
     words = with_search_path(overrides)
     register_schemas()
     GlobalHydra.instance().clear()
@@ -186,7 +189,7 @@ def _compose(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]
         check_launcher(tree.hydra.runtime.choices, is_sweep=bool(sweep))
         config = to_dataclass(tree)
     make_paths_absolute(config)
-    config.output_dir = str(resolve_output_dir(config, run_dir))
+    config.output_dir = str(resolve_output_dir(config, run_dir, may_be_finished=is_adapter))
     problems = check(config) if check is not None and not config.adapters else []
     if problems:
         raise ConfigError(problems)
@@ -246,10 +249,10 @@ def _absolute(path: str) -> str:
     return str(local.absolute()) if is_local else path
 
 
-def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
+def resolve_output_dir(config: RunConfig, run_dir: Path, *, may_be_finished: bool = False) -> Path:
     """The absolute run folder: the chosen one, the newest of this name to resume, or a new one that does not exist yet.
 
-    Raises `ConfigError` if there is nothing to resume.
+    Raises `ConfigError` if there is nothing to resume, or if it has finished; one of several adapters may have.
     """
     chosen = Path(config.output_dir).expanduser().absolute() if config.output_dir else None
     if config.resume:
@@ -260,7 +263,7 @@ def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
             remedy = f"{where} run with mode={config.mode.value}: set output_dir to the folder of an earlier run, or name to its "
             remedy += "name, or remove resume=true to begin a new run"
             raise ConfigError([Problem(key="resume", value=True, remedy=remedy)])
-        if (remedy := why_finished(found, config)) is not None:
+        if not may_be_finished and (remedy := why_finished(found, config)) is not None:
             raise ConfigError([Problem(key="resume", value=True, remedy=remedy)])
         return found
     if chosen is not None:

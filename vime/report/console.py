@@ -20,7 +20,7 @@ from vime.config import RunConfig
 from vime.report.ending import RunEnding
 from vime.report.logs import ConsoleHandler, log_to_file
 from vime.report.step_line import Eta, step_line
-from vime.report.tables import final_table, header_lines
+from vime.report.tables import adapter_table, final_table, header_lines
 
 logger = logging.getLogger(__name__)
 
@@ -183,6 +183,11 @@ class Console:
         self._end_activity(is_done=False)
         for line in [*ending.lines(), f"report  {report}", f"logs    {report.parent / 'logs'}"]:
             self._print(line)
+
+    def adapters(self, endings: Mapping[str, RunEnding | None]) -> None:
+        """Several adapters of a run, and why some stopped before their last step."""
+        self._end_activity()
+        self._rich.print(adapter_table(endings))
 
     def _print(self, text: str, style: str = "") -> None:
         shown = f"{self._label}: {text}" if self._label else text

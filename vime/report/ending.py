@@ -43,26 +43,41 @@ class RunEnding:
         """`failed`, or `interrupted` by a person or by the machine's scheduler."""
         return INTERRUPTED if self.error == INTERRUPTED else "failed"
 
+    @property
+    def reached(self) -> str:
+        """The steps that it made: `after 3 of 60 steps`."""
+        return f"after {self.step} of {self.num_steps} steps"
+
+    @property
+    def cause(self) -> str:
+        """The error in one line."""
+        return f"{self.error}: {next(iter(self.text.splitlines()), '')}".removesuffix(": ")
+
     def lines(self) -> list[str]:
         """Lines that say how far the run has come and how to continue it."""
         kept = f"the last checkpoint is of step {self.checkpoint}" if self.checkpoint is not None else "there is no checkpoint"
-        where = f"{self.error} after {self.step} of {self.num_steps} steps; {kept}" if self.num_steps else self.error
+        where = f"{self.error} {self.reached}; {kept}" if self.num_steps else self.error
         begins = "" if self.checkpoint is not None or not self.num_steps else " from the beginning"
         return [where, f"go on{begins} with: {self.go_on}"] if self.go_on else [where]
 
 
-def ending_of(error: BaseException, config: RunConfig, path: Path, *, overrides: list[str], step: int) -> RunEnding:
-    """The ending of the run in `path`, which `error` stops after `step` steps."""
+def ending_of(
+    error: BaseException, config: RunConfig, path: Path, *, overrides: list[str], step: int, resumed: Path | None = None
+) -> RunEnding:
+    """The ending of the run in `path`, which `error` stops after `step` steps.
+
+    `resumed` is the folder to go on with, where another run holds this one as one of its adapters.
+    """
     is_interrupted = isinstance(error, KeyboardInterrupt)
     told = str(error) if isinstance(error, VimeError) else "".join(traceback.format_exception(error))
     found = [int(match[1]) for folder in (path / CHECKPOINTS).glob("*") if (match := _CHECKPOINT.fullmatch(folder.name))]
     words = [override_without_secret(word) for word in overrides if not word.startswith(("resume=", "output_dir="))]
-    words += ["resume=true", setting("output_dir", str(path))]
+    words += ["resume=true", setting("output_dir", str(resumed or path))]
     return RunEnding(
         error=INTERRUPTED if is_interrupted else type(error).__name__,
         text="" if is_interrupted else without_secret_text(told),
         step=step,
-        num_steps=config.trainer.num_steps if config.mode is Mode.train else 0,
+        num_steps=config.trainer.num_steps if config.mode is Mode.train and not config.adapters else 0,
         checkpoint=max(found, default=None),
         go_on=command(words) if config.mode in (Mode.train, Mode.eval) else "",
     )

@@ -13,6 +13,7 @@ from vime.algorithm.description import describe
 from vime.cluster.placement import server_groups
 from vime.config import AlgorithmName, Before, Mode, RunConfig
 from vime.evaluation.conditions import SCAFFOLD, num_item_runs, shown_rows, table_rows
+from vime.report.ending import RunEnding
 
 
 def header_lines(config: RunConfig, path: Path) -> list[str]:
@@ -60,6 +61,16 @@ def final_table(summary: Mapping[str, Any]) -> Table:
         table.add_column(f"{name}\n{first['num_items']} items x {first['num_runs']}", justify="right")
     for row, label in shown_rows(summary["mode"], measured_rows(datasets.values())).items():
         table.add_row(label, *[score_text(rows.get(row)) for rows in datasets.values()])
+    return table
+
+
+def adapter_table(endings: Mapping[str, RunEnding | None]) -> Table:
+    """Several adapters of a run, and the step and cause at which some stopped before their last."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("adapter")
+    table.add_column("end", overflow="fold")
+    for name, ending in endings.items():
+        table.add_row(name, Text("finished" if ending is None else f"stopped {ending.reached}: {ending.cause}"))
     return table
 
 

@@ -23,11 +23,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from ray.exceptions import RayActorError
 
 from vime.algorithm.algorithm import Forward
-from vime.config import AlgorithmConfig, LoraTarget, RunConfig
-from vime.errors import BadRequestError, TrainingError
+from vime.config import AlgorithmConfig, LoraConfig, LoraTarget, RunConfig
+from vime.errors import BadRequestError, RankLostError, TrainingError
 from vime.files.folders import put_in_place, writing_place
 from vime.runtime import running
 from vime.service.client_loss import OBJECT, ChosenLoss, ClientLoss
@@ -66,7 +65,7 @@ class ModelSpec:
     @property
     def targets(self) -> list[LoraTarget]:
         """The matrices that get an adapter."""
-        return [each for each in LoraTarget if (self.train_attn if each in ATTENTION else self.train_mlp)]
+        return [each for each in LoraConfig().targets if (self.train_attn if each in ATTENTION else self.train_mlp)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,10 +242,10 @@ class Service:
         async with self._turns.turn(owner):
             try:
                 yield
+            except RankLostError:
+                self.lost.set()
+                raise
             except TrainingError as error:
-                if isinstance(error.__cause__, RayActorError):
-                    self.lost.set()
-                    raise
                 raise BadRequestError(str(error)) from error
 
     async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None, owner: str = "") -> TrainedModel:

@@ -27,6 +27,7 @@ from vime.config import (
 from vime.inside_vllm import forced_tokens
 from vime.inside_vllm.fixed_products import ENVIRONMENT
 from vime.machine import memory_bytes, num_cores
+from vime.memory.processes import is_untied
 from vime.model.adapter_folder import RANKS, read_shape
 from vime.model.architecture import scaled_length
 from vime.model.size import num_parameters
@@ -114,6 +115,8 @@ def server_arguments(
         # vLLM takes the length with YaRN from the checkpoint as it is, and the parameters as a whole.
         overrides = {"rope_parameters": rope, "max_position_embeddings": scaled_length(rope)}
         given["hf_overrides"] = overrides | given.get("hf_overrides", {})
+    if is_untied(config, model):  # merged adapters make two matrices of the one
+        given["hf_overrides"] = {"tie_word_embeddings": False} | given.get("hf_overrides", {})
     if model.adapter is not None:
         folder = Path(model.adapter).absolute()
         shape = read_shape(folder)

@@ -1,7 +1,8 @@
 """Hugging Face checkpoints in and out of a Megatron model, over tensor-, expert- and pipeline-parallel ranks.
 
 Loading reads only what this rank's parameters need. Exporting is a collective iterator: every rank walks it in lockstep and
-gets every full tensor, one at a time, so the whole model is never in memory twice. A tied `lm_head` is not exported.
+gets every full tensor, one at a time, so the whole model is never in memory twice. A tied `lm_head` is not exported, unless the
+given architecture is not tied: with an adapter of it or of the embedding the two differ.
 
 With adapters the exported weights have them merged in. The adapters themselves come in and go out in the same way, under PEFT's
 names (`adapters=True`).
@@ -11,7 +12,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -68,8 +69,8 @@ def load_hugging_face(model: Chunks, architecture: Architecture, folder: Path, *
     for mapping, parameter in _mapped(model, expert_rank=own_rank, adapters=adapters):
         rank, size = (0, 1) if mapping.is_expert else (_tensor_rank(), _tensor_size())
         sources = mapping.names
-        if sources == ("lm_head.weight",) and architecture.tie_word_embeddings:
-            sources = ("model.embed_tokens.weight",)
+        if sources == (names.HEAD,) and architecture.tie_word_embeddings:
+            sources = (names.EMBEDDING,)
         full = names.fuse(mapping.layout, [tensors[source] for source in sources], architecture)
         part = names.shard(mapping.layout, full, rank, size)
         if part.shape != parameter.shape:
@@ -121,7 +122,8 @@ def _export_stage(model: Chunks, architecture: Architecture, *, adapters: bool) 
     """Tensors of this pipeline stage, gathered over its tensor-parallel ranks, experts over expert-parallel ones."""
     of_weights = lora.adapters(model)
     for mappings, parameter in _stage_entries(model, architecture, adapters=adapters):
-        own, layout, added = parameter.detach(), mappings[0].layout, of_weights.get(id(parameter))
+        is_head = mappings[0].names == (names.HEAD,)
+        own, layout, added = parameter.detach(), mappings[0].layout, of_weights.get(names.HEAD if is_head else id(parameter))
         if added is not None:
             own = added.merged(own)
         if mappings[0].is_expert:
@@ -152,8 +154,11 @@ def _stage_entries(
     ranks = range(parallel_state.get_expert_model_parallel_world_size())
     for entries in zip(*(_mapped(model, expert_rank=rank, adapters=adapters) for rank in ranks)):
         mapping, parameter = entries[0]
-        if mapping.names != ("lm_head.weight",) or not architecture.tie_word_embeddings:
+        if mapping.names != (names.HEAD,) or not architecture.tie_word_embeddings:
             yield [mapping for mapping, _ in entries] if mapping.is_expert else [mapping], parameter
+    last = model.parts[-1]
+    if not adapters and not architecture.tie_word_embeddings and last.shares_embedding:
+        yield [names.Mapping(names=(names.HEAD,), layout=names.Layout.rows)], cast(Any, last.head_weight())
 
 
 def _mapped(model: Chunks, *, expert_rank: int, adapters: bool) -> Iterator[tuple[names.Mapping, torch.nn.Parameter]]:
@@ -270,6 +275,8 @@ def _copy_metadata(source: Path, folder: Path, dtype: torch.dtype, architecture:
     if architecture.rope_scaling != read_architecture(source).rope_scaling:
         config |= architecture.rope_fields()
         config.pop("rope_scaling", None)
+    if architecture.tie_word_embeddings != read_architecture(source).tie_word_embeddings:
+        config["tie_word_embeddings"] = architecture.tie_word_embeddings
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 

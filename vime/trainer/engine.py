@@ -29,9 +29,10 @@ from vime.algorithm.algorithm import Algorithm, Forward, Weights
 from vime.algorithm.choice import algorithm_of, critic_of, second_weights
 from vime.algorithm.critic import Critic
 from vime.config import AlgorithmConfig, BadUpdate, CriticPlace, RunConfig
-from vime.errors import CheckpointError, ConfigError, TrainingError
+from vime.errors import CheckpointError, ConfigError, HookError, TrainingError
 from vime.model import adapter_folder
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
+from vime.model.size import unties
 from vime.model.tokenizer import tokenizer_problems
 from vime.trainer import bridge, checkpoint, lora, manifest, metrics, parallel, passes
 from vime.trainer.metrics import Passed
@@ -80,6 +81,12 @@ class Engine:
             assert config.trainer.lora.rank and beside.config.trainer.lora.rank, "engines share a model that is frozen"
             self.source, self.architecture, self.model = beside.source, beside.architecture, beside.model
         self._adapters = self._attach_adapters() if config.trainer.lora.rank else []
+        self._exported = (
+            replace(self.architecture, tie_word_embeddings=False)
+            if unties(config.model, config.trainer.lora)
+            else self.architecture
+        )
+        """The architecture of what is exported."""
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
         self.second = {
@@ -166,7 +173,8 @@ class Engine:
         """Adds the gradients of an update, or of a part of one; the weights stay as they are.
 
         Gradients of several calls add up as those of one call with all sequences. With `keep` the logprobs are returned too.
-        Raises `TrainingError` if the loss is not finite, or with `trainer.on_bad_update=skip` counts it; gradients are then gone.
+        Raises `TrainingError` if the loss is not finite, or with `trainer.on_bad_update=skip` counts it; `HookError`, on every
+        rank, if the user's loss raises. Gradients are then gone.
         """
         earlier = self._set_aside() if self._passes else []
         for chunk in self.wrapped:
@@ -175,7 +183,11 @@ class Engine:
             self.optimizer.zero_grad()
         started, batches = time.monotonic(), self._micro_batches(shard, only_trained=True)
         logprobs: list[torch.Tensor] = []
-        sums = passes.forward_backward(self.wrapped, batches, algorithm, keep=logprobs.append if keep else None)
+        try:
+            sums = passes.forward_backward(self.wrapped, batches, algorithm, keep=logprobs.append if keep else None)
+        except HookError:
+            self._drop_gradients()
+            raise
         if not math.isfinite(sums["train/loss"]):
             return Passed(sums=self._bad("loss", sums["train/loss"], step=shard.version, sums=sums))
         for buffer, kept in zip(self._gradients(), earlier):
@@ -224,10 +236,7 @@ class Engine:
 
     def _bad(self, name: str, value: float, *, step: int, sums: dict[str, float]) -> dict[str, float]:
         """Drops the gradients, then returns the metrics of a skipped update or raises `TrainingError`."""
-        for chunk in self.wrapped:
-            chunk.zero_grad_buffer()
-        self.optimizer.zero_grad()
-        self._passes = []
+        self._drop_gradients()
         self._skipped_in_a_row += 1
         seen = ", ".join(f"{key.removeprefix('train/')}={total:.4g}" for key, total in sorted(sums.items()))
         text = (
@@ -238,6 +247,12 @@ class Engine:
             raise TrainingError(text)
         logger.warning("an update is skipped: %s", text)
         return {metrics.SKIPPED: 1.0, metrics.SECONDS: 0.0}
+
+    def _drop_gradients(self) -> None:
+        for chunk in self.wrapped:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        self._passes = []
 
     def _set_aside(self) -> list[torch.Tensor]:
         """Copies of the gradients, which have been summed over the ranks: the next sum must not count them again."""
@@ -267,11 +282,11 @@ class Engine:
 
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Hugging Face tensors by name, on every rank."""
-        return bridge.export_hugging_face(self.model, self.architecture)
+        return bridge.export_hugging_face(self.model, self._exported)
 
     def exported_shapes(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
         """Name, dtype and shape of every tensor of `export`, in its order, without communicating a weight."""
-        return bridge.exported_shapes(self.model, self.architecture)
+        return bridge.exported_shapes(self.model, self._exported)
 
     def offload(self, *, weights: bool) -> None:
         """Frees the device memory of gradients and optimizer, and with `weights` also that of the weights."""
@@ -287,7 +302,7 @@ class Engine:
 
     def save_hugging_face(self, folder: Path) -> None:
         """Writes a checkpoint folder that transformers and vLLM load."""
-        bridge.save_hugging_face(self.model, self.architecture, source=self.source, folder=folder)
+        bridge.save_hugging_face(self.model, self._exported, source=self.source, folder=folder)
 
     def export_adapter(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The adapters' tensors by PEFT's names, on every rank."""

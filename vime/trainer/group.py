@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from vime.algorithm.algorithm import Algorithm, Forward
 from vime.cluster.layout import position_of, world_size
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import trainer_places, transport
 from vime.config import RunConfig, WeightTransfer, policies
-from vime.errors import TrainingError
+from vime.errors import RankLostError, VimeError
 from vime.processes.spare import Spare
 from vime.tasks import together
 from vime.trainer.metrics import SKIPPED
@@ -81,7 +81,7 @@ class TrainerGroup:
     """The trainer of a run: `start`, `await ready`, then the verbs of `vime.trainer.engine`. Ray must be running.
 
     Every call goes to all ranks at once, because each is a collective; calls are made one after another. A rank that dies
-    ends the run with a `TrainingError` that names it.
+    ends the run with a `RankLostError` that names it.
     """
 
     def __init__(
@@ -104,6 +104,8 @@ class TrainerGroup:
         self._weights_dir = _weights_dir(config, run_dir, run_id)
         self._ranks: list[Any] = []
         """The same list for all policies, see `of`."""
+        self.num_moves = 0
+        """Optimizer steps that these verbs have made, of the weights of their name."""
         self._renewals: list[Any] = []
         self._addresses: Any = None
 
@@ -140,7 +142,7 @@ class TrainerGroup:
     def of(self, name: str) -> "TrainerGroup":
         """The same ranks, for the verbs of the adapter of this name, or of the critic's weights (`CRITIC`)."""
         view = copy(self)
-        view._config, view._of = self._configs.get(name, self._config), name
+        view._config, view._of, view.num_moves = self._configs.get(name, self._config), name, 0
         return view
 
     async def add(self, name: str, config: RunConfig) -> "TrainerGroup":
@@ -196,7 +198,9 @@ class TrainerGroup:
 
         Raises `TrainingError` that names the `step`; see `Engine.step`.
         """
-        return (await self._engines("step", optimizer=optimizer, step=step))[0]
+        found = (await self._engines("step", optimizer=optimizer, step=step))[0]
+        self.num_moves += SKIPPED not in found
+        return found
 
     async def read(self, update: Update, columns: Known) -> list[dict[str, np.ndarray]]:
         """The columns that a pass returned, by sequence of the update."""
@@ -302,13 +306,20 @@ class TrainerGroup:
         return self._ranks
 
     async def _results(self, what: str, calls: list[Any]) -> list[Any]:
-        """All ranks' results in order; the first failure ends the wait, since the others may hang in a collective."""
+        """All ranks' results in order; the first failure ends the wait, since the others may hang in a collective.
+
+        Errors that vime raised on purpose come without Ray's wrapping.
+        """
 
         async def one(rank: int, call: Any) -> Any:
             try:
                 return await call
+            except RayTaskError as error:
+                if isinstance(error.cause, VimeError):
+                    raise error.cause from error
+                raise
             except RayActorError as error:
-                raise TrainingError(
+                raise RankLostError(
                     f"trainer rank {rank} died during {what} ({error}); out of memory is the usual cause: lower "
                     "trainer.max_tokens_per_micro_batch, then resume from the last checkpoint"
                 ) from error

@@ -4,11 +4,12 @@ A chunk's logits are computed twice, for the values and for the gradient. The gr
 it is taken in float32, straight into Megatron's gradient buffer where there is one, because a sum in bfloat16 loses terms smaller
 than 1/256 of it. With tensor parallelism every rank holds a part of the vocabulary; sums and maxima go over the group.
 
-Shape suffixes: N tokens, C tokens of a chunk, J tokens wanted at each place, V vocabulary of this rank, H hidden.
+Shape suffixes: N tokens, C tokens of a chunk, J tokens wanted at each place, V vocabulary of this rank, H hidden, R the rank
+of an adapter of the head.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -25,14 +26,16 @@ def chunked_logprobs(
     temperature: float,
     chunk: int,
     is_fused: bool = False,
+    added: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logprobs of the targets [N, J] and entropy of their distribution [N], float32, with `chunk` tokens' logits at a time.
 
-    A target below 0 is none: its logprob means nothing, and must not have a gradient.
+    A target below 0 is none: its logprob means nothing, and must not have a gradient. The product of the matrices `added`, [N, R]
+    and [V, R], is a part of the logits; the gradient of the first is this rank's part of it.
 
     `is_fused` says that Megatron's layers add their weights' gradients to its buffers as well (`gradient_accumulation_fusion`).
     """
-    return _ChunkedHead.apply(hidden_NH, weight_VH, target_NJ, temperature, chunk, is_fused)
+    return _ChunkedHead.apply(hidden_NH, weight_VH, target_NJ, temperature, chunk, is_fused, *(added or (None, None)))
 
 
 class _ChunkedHead(torch.autograd.Function):
@@ -49,14 +52,17 @@ class _ChunkedHead(torch.autograd.Function):
         temperature: float,
         chunk: int,
         is_fused: bool,
+        low_NR: torch.Tensor | None,
+        b_VR: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         local_NJ, is_local_NJ = local_targets(target_NJ, weight_VH.shape[0])
+        chunks = [slice(start, start + chunk) for start in range(0, hidden_NH.shape[0], chunk)]
         parts = [
-            _values(part_CH @ weight_VH.t(), local_CJ, is_local_CJ, temperature)
-            for part_CH, local_CJ, is_local_CJ in zip(hidden_NH.split(chunk), local_NJ.split(chunk), is_local_NJ.split(chunk))
+            _values(_logits(hidden_NH, weight_VH, low_NR, b_VR, part), local_NJ[part], is_local_NJ[part], temperature)
+            for part in chunks
         ]
         logprob_NJ, entropy_N, log_total_N = (torch.cat(values) for values in zip(*parts))
-        ctx.save_for_backward(hidden_NH, weight_VH, local_NJ, is_local_NJ, log_total_N, entropy_N)
+        ctx.save_for_backward(hidden_NH, weight_VH, local_NJ, is_local_NJ, log_total_N, entropy_N, low_NR, b_VR)
         ctx.temperature, ctx.chunk, ctx.is_fused = temperature, chunk, is_fused
         ctx.weight, ctx.main_gradient = weight_VH, getattr(weight_VH, "main_grad", None)
         ctx.set_materialize_grads(False)
@@ -64,11 +70,14 @@ class _ChunkedHead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        hidden_NH, weight_VH, local_NJ, is_local_NJ, log_total_N, entropy_N = ctx.saved_tensors
+        hidden_NH, weight_VH, local_NJ, is_local_NJ, log_total_N, entropy_N, *factors = ctx.saved_tensors
+        low_NR, b_VR = cast(tuple[Any, Any], tuple(factors))  # None without an adapter
         is_trained, sum_VH = ctx.needs_input_grad[1], ctx.main_gradient
         if is_trained and sum_VH is None:
             sum_VH = torch.zeros(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
         hidden_gradient_NH = torch.empty_like(hidden_NH)
+        of_low_NR: Any = None if low_NR is None else torch.empty_like(low_NR)
+        of_b_VR: Any = None if b_VR is None else torch.zeros(b_VR.shape, dtype=torch.float32, device=b_VR.device)
         by_logprob_NJ, by_entropy_N = (None if gradient is None else gradient / ctx.temperature for gradient in gradients)
         assert by_logprob_NJ is not None or by_entropy_N is not None, "a backward pass without a gradient"
         by_logprob_NJ = log_total_N.new_zeros(local_NJ.shape) if by_logprob_NJ is None else by_logprob_NJ
@@ -77,7 +86,8 @@ class _ChunkedHead(torch.autograd.Function):
             part = slice(start, start + ctx.chunk)
             by_entropy_C = None if by_entropy_N is None else by_entropy_N[part]
             known = log_total_N[part], entropy_N[part], by_logprob_N[part], by_entropy_C, ctx.temperature
-            logits_CV, place_CJ, own_CJ = hidden_NH[part] @ weight_VH.t(), local_NJ[part], own_NJ[part]
+            logits_CV = _logits(hidden_NH, weight_VH, low_NR, b_VR, part)
+            place_CJ, own_CJ = local_NJ[part], own_NJ[part]
             if place_CJ.shape[1] == 1:
                 logits_gradient_CV = _compiled_gradient(logits_CV, *known)
                 logits_gradient_CV.scatter_(1, place_CJ, _gradient(logits_CV.gather(1, place_CJ), *known, own_CJ))
@@ -87,13 +97,25 @@ class _ChunkedHead(torch.autograd.Function):
             torch.mm(logits_gradient_CV, weight_VH, out=hidden_gradient_NH[part])
             if is_trained:
                 add_weight_gradient(hidden_NH[part], logits_gradient_CV, sum_VH)
+            if low_NR is not None and b_VR is not None:
+                torch.mm(logits_gradient_CV, b_VR, out=of_low_NR[part])
+                of_b_VR += logits_gradient_CV.t() @ low_NR[part]
         if parallel_state.get_tensor_model_parallel_world_size() > 1:
             dist.all_reduce(hidden_gradient_NH, group=parallel_state.get_tensor_model_parallel_group())
+        of_added = of_low_NR, None if of_b_VR is None else of_b_VR.to(hidden_NH.dtype)
         if not is_trained:
-            return hidden_gradient_NH, None, None, None, None, None
+            return hidden_gradient_NH, None, None, None, None, None, *of_added
         is_kept = ctx.main_gradient is not None
         weight_gradient_VH = kept_gradient(ctx.weight, is_always=ctx.is_fused) if is_kept else sum_VH.to(weight_VH.dtype)
-        return hidden_gradient_NH, weight_gradient_VH, None, None, None, None
+        return hidden_gradient_NH, weight_gradient_VH, None, None, None, None, *of_added
+
+
+def _logits(
+    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, low_NR: torch.Tensor | None, b_VR: torch.Tensor | None, part: slice
+) -> torch.Tensor:
+    """The logits of some tokens, [C, V]."""
+    logits_CV = hidden_NH[part] @ weight_VH.t()
+    return logits_CV if low_NR is None or b_VR is None else logits_CV.addmm_(low_NR[part], b_VR.t())
 
 
 def local_targets(target_NJ: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -68,7 +68,8 @@ def _in_chunks(
     if hidden_NH.shape[0] <= chunk and not hidden_NH.is_cuda:
         return _project(model, hidden_NH, target_NJ, temperature)
     weight, is_fused = model.head_weight(), model.config.gradient_accumulation_fusion
-    return chunked_logprobs(hidden_NH, weight, target_NJ, temperature=temperature, chunk=chunk, is_fused=is_fused)
+    more: Any = {"is_fused": is_fused, "added": model.head_factors(hidden_NH)}
+    return chunked_logprobs(hidden_NH, weight, target_NJ, temperature=temperature, chunk=chunk, **more)
 
 
 def _in_float32(

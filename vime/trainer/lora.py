@@ -21,6 +21,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel.layers import (
     ColumnParallelLinear,
     RowParallelLinear,
+    VocabParallelEmbedding,
     set_tensor_model_parallel_attributes,
 )
 from megatron.core.tensor_parallel.mappings import (
@@ -47,13 +48,13 @@ class Adapter(torch.nn.Module):
     each, and `B["q_proj"]` and `B["v_proj"]`, [outputs, 8] each; keys get no update.
     """
 
-    def __init__(self, layer: torch.nn.Module, adapted: names.Mapping, architecture: Architecture, config: LoraConfig) -> None:
+    def __init__(self, weight: torch.Tensor, adapted: names.Mapping, architecture: Architecture, config: LoraConfig) -> None:
+        """`weight` is a layer's own, [O, I], or like it; that of an embedding, a row for each word, is transposed."""
         super().__init__()
         self.scale, self._adapted, self._num_ranks = config.alpha / config.rank, adapted, config.rank
         size = parallel_state.get_tensor_model_parallel_world_size()
         heads, groups = architecture.num_attention_heads // size, architecture.num_key_value_heads // size
         self._local = replace(architecture, num_attention_heads=heads, num_key_value_heads=groups)
-        weight: Any = layer.weight
         parts = names.unfuse(adapted.layout, torch.empty(weight.shape, device="meta"), self._local)
         self._sizes = [part.shape[0] for part in parts]
         chosen = {target.value for target in config.targets}
@@ -75,13 +76,15 @@ class Adapter(torch.nn.Module):
         return a_RI, names.fuse(self._adapted.layout, blocks, self._local)
 
     def merged(self, weight_OI: torch.Tensor) -> torch.Tensor:
-        """The adapted matrix of this rank, rounded once."""
+        """The adapted matrix of this rank, rounded once; that of an embedding as the model has it, [I, O]."""
         a_RI, b_OR = self.matrices()
+        if self._adapted.names == (names.EMBEDDING,):
+            a_RI, b_OR = b_OR.t(), a_RI.t()
         return torch.addmm(weight_OI.float(), b_OR.float(), a_RI.float(), alpha=self.scale).to(weight_OI.dtype)
 
 
 class _Adapted:
-    """A Megatron layer, with an adapter where there is one. The two kinds below say how tensor parallelism cuts it."""
+    """A Megatron layer, with an adapter where there is one. The kinds below say how tensor parallelism cuts it."""
 
     CUT: tuple[str, int]
     """The matrix of a pair that is cut over tensor-parallel ranks, and the dimension."""
@@ -97,9 +100,7 @@ class _Adapted:
         if self.lora is None:
             return output, bias
         a_RI, b_OR = self.lora.matrices()
-        low = F.linear(input_, a_RI)
-        if parallel_state.get_tensor_model_parallel_world_size() > 1:
-            low = self._over_ranks(low)
+        low = self.narrow(input_, a_RI)
         if not output._is_view():  # Megatron's reduction on one rank returns a view
             return _AddProduct.apply(output, low, b_OR, self.lora.scale), bias
         added = torch.addmm(output.flatten(0, -2), low.flatten(0, -2), b_OR.t(), alpha=self.lora.scale)
@@ -117,6 +118,11 @@ class _Adapted:
         groups = {"tp_group": own.tp_group, "dp_cp_group": metadata["dp_cp_group"]}
         whole = {key: entry for key, entry in state.items() if not key.startswith(prefix + PREFIX)}
         return whole | make_sharded_tensors_for_checkpoint(tensors, prefix, axes, sharded_offsets, **groups)
+
+    def narrow(self, input_: torch.Tensor, a_RI: torch.Tensor) -> torch.Tensor:
+        """The narrow product that B is multiplied with."""
+        low = F.linear(input_, a_RI)
+        return self._over_ranks(low) if parallel_state.get_tensor_model_parallel_world_size() > 1 else low
 
     def _over_ranks(self, low: torch.Tensor) -> torch.Tensor:
         """The narrow products of all tensor-parallel ranks."""
@@ -163,7 +169,29 @@ class RowLinear(_Adapted, RowParallelLinear):  # type: ignore[misc]
         return over(low)
 
 
-Places = list[tuple[ColumnLinear | RowLinear, Adapter | None]]
+class WordEmbedding(_Adapted, VocabParallelEmbedding):  # type: ignore[misc]
+    """The embedding of words: a row of A's transposed is what a word looks up, on the rank that has it."""
+
+    CUT = ("A", 1)
+
+    def forward(self, input_: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Returns the embeddings with the adapter's part."""
+        output = VocabParallelEmbedding.forward(self, input_)
+        if self.lora is None:
+            return output
+        a_RV, b_HR = self.lora.matrices()
+        local = input_ - self.vocab_start_index
+        is_local = (local >= 0) & (local < self.num_embeddings_per_partition)
+        low = F.embedding(local.clamp(0, self.num_embeddings_per_partition - 1), a_RV.t()) * is_local.unsqueeze(-1)
+        if self.reduce_scatter_embeddings:
+            low = reduce_scatter_to_sequence_parallel_region(low.transpose(0, 1).contiguous())
+        else:
+            low = reduce_from_tensor_model_parallel_region(low)
+        return torch.add(output, F.linear(low, b_HR), alpha=self.lora.scale)
+
+
+Layer = ColumnLinear | RowLinear | WordEmbedding
+Places = list[tuple[Layer, Adapter | None]]
 """The layers of a model that can be adapted, with their adapters."""
 
 
@@ -179,17 +207,19 @@ def attach(model: torch.nn.Module, architecture: Architecture, config: LoraConfi
     for part in chunks.parts:
         offset = get_transformer_layer_offset(part.config, part.vp_stage)
         for name, layer in list(part.named_modules()):
-            if not isinstance(layer, ColumnLinear | RowLinear):
+            if not isinstance(layer, Layer):
                 continue
             adapted = names.mapping(f"{name}.weight", part.family, layer_offset=offset)
-            adapter = Adapter(layer, adapted, architecture, config)
+            is_head, is_lookup = adapted.names == (names.HEAD,), adapted.names == (names.EMBEDDING,)
+            weight: Any = part.head_weight() if is_head else layer.weight
+            adapter = Adapter(weight.t() if is_lookup else weight, adapted, architecture, config)
             if not len(adapter.A):
                 continue
             layer.lora = adapter
             for own, parameter in adapter.named_parameters(prefix=f"{name}.lora"):
                 mapping = names.mapping(own, part.family, layer_offset=offset)
-                _mark(parameter, mapping.layout, splits_tokens=part.config.sequence_parallel)
-                if names.is_first(own):
+                _mark(parameter, mapping.layout, splits_tokens=part.config.sequence_parallel and not is_head)
+                if names.is_drawn(own):
                     _initialize(parameter, mapping, config, seed=seed)
         if part.pre_process and part.config.recompute_granularity == "full" and not part.embedding._forward_hooks:
             # without this, nothing that goes into a recomputed first layer has a gradient, and its adapters would get none
@@ -218,22 +248,27 @@ def _mark(parameter: torch.nn.Parameter, layout: names.Layout, *, splits_tokens:
 
 @torch.no_grad()
 def _initialize(parameter: torch.nn.Parameter, mapping: names.Mapping, config: LoraConfig, *, seed: int) -> None:
-    """Fills this rank's part of A: the whole matrix is drawn, in float32, and cut."""
+    """Fills this rank's part of the matrix that is random at first: the whole one is drawn, in float32, and cut."""
     size = parallel_state.get_tensor_model_parallel_world_size() if mapping.layout is names.Layout.columns else 1
     whole = torch.empty(parameter.shape[0], parameter.shape[1] * size)
     digest = hashlib.blake2b(f"{seed} {mapping.names[0]}".encode(), digest_size=7).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest))
-    if config.init is LoraInit.gaussian:
+    if mapping.names[0].endswith(f"{names.LOOKUP}B"):
+        whole.normal_(generator=generator)
+    elif config.init is LoraInit.gaussian:
         whole.normal_(std=1.0 / config.rank, generator=generator)
     else:
         torch.nn.init.kaiming_uniform_(whole, a=math.sqrt(5.0), generator=generator)
     parameter.copy_(names.shard(mapping.layout, whole, parallel_state.get_tensor_model_parallel_rank(), size))
 
 
-def adapters(model: torch.nn.Module) -> dict[int, Adapter]:
-    """The adapter of each adapted weight, by the weight's identity."""
-    return {id(layer.weight): layer.lora for layer in _linears(model) if layer.lora is not None}
+def adapters(model: torch.nn.Module) -> dict[int | str, Adapter]:
+    """The adapter of each adapted weight, by the weight's identity; that of the head, which may be the embedding, by its name."""
+    chunks: Any = model
+    heads = {part.output_layer for part in chunks.parts if part.post_process}
+    found = [(layer, layer.lora) for layer in _linears(model) if layer.lora is not None]
+    return {names.HEAD if layer in heads else id(layer.weight): adapter for layer, adapter in found}
 
 
-def _linears(model: torch.nn.Module) -> list[ColumnLinear | RowLinear]:
-    return [module for module in model.modules() if isinstance(module, ColumnLinear | RowLinear)]
+def _linears(model: torch.nn.Module) -> list[Layer]:
+    return [module for module in model.modules() if isinstance(module, Layer)]

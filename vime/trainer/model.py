@@ -26,7 +26,7 @@ from vime.model.families import ModelFamily
 from vime.trainer import names
 from vime.trainer.attention import PackedAttention
 from vime.trainer.experts import GroupedExperts
-from vime.trainer.lora import ColumnLinear, RowLinear
+from vime.trainer.lora import Adapter, ColumnLinear, RowLinear, WordEmbedding
 from vime.trainer.megatron_config import torch_dtype, transformer_config
 from vime.trainer.norm import RMSNorm
 from vime.trainer.packed_sequences import PackedSequences, fill_rotary
@@ -82,10 +82,33 @@ class PackedModel(GPTModel):
         head_VH = self.head_weight()
         if in_float32 and head_VH.dtype is not torch.float32:
             assert not torch.is_grad_enabled(), "the head in float32 has no gradients"
-            parts = [hidden.float() @ part_VH.float().t() for part_VH in head_VH.split(HEAD_ROWS)]
-            return torch.cat(parts, dim=-1)
+            logits = torch.cat([hidden.float() @ part_VH.float().t() for part_VH in head_VH.split(HEAD_ROWS)], dim=-1)
+            if (adapter := self.head_adapter) is not None:
+                a_RH, b_VR = (matrix.float() for matrix in adapter.matrices())
+                logits += adapter.scale * ((hidden.float() @ a_RH.t()) @ b_VR.t())
+            return logits
         logits, _ = self.output_layer(hidden, weight=head_VH)
         return logits
+
+    @property
+    def shares_embedding(self) -> bool:
+        """True if the embedding is on this rank, and the head is the same tensor."""
+        return (
+            self.share_embeddings_and_output_weights and self.pre_process and self.post_process and self.output_layer is not None
+        )
+
+    @property
+    def head_adapter(self) -> Adapter | None:
+        """The adapter of the head, on the last pipeline stage."""
+        return getattr(self.output_layer, "lora", None)
+
+    def head_factors(self, hidden_NH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """[N, R] and [vocabulary / TP, R], whose product the head's adapter adds to the logits; None without one."""
+        if (adapter := self.head_adapter) is None:
+            return None
+        a_RH, b_VR = adapter.matrices()
+        head: Any = self.output_layer
+        return head.narrow(hidden_NH, a_RH) * adapter.scale, b_VR
 
     def head_weight(self) -> torch.Tensor:
         """This tensor-parallel rank's part of the head, [vocabulary / TP, hidden]; with tied embeddings, the embedding."""
@@ -195,6 +218,7 @@ def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage
         vp_stage=vp_stage,
     )
     model.family, model.value_head = architecture.of, None
+    _make_adaptable(model)
     if architecture.rope_scaling:
         scale_rotary(model, architecture)
     if architecture.window:
@@ -204,6 +228,15 @@ def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage
         model.output_layer.sequence_parallel = False
         model.output_layer.allreduce_dgrad = config.tensor_model_parallel_size > 1
     return model
+
+
+def _make_adaptable(model: PackedModel) -> None:
+    """Gives the embedding and the head, which Megatron makes itself, the classes that can have adapters."""
+    untyped: Any = model
+    made = [(untyped.embedding.word_embeddings, WordEmbedding)] if model.pre_process else []
+    made += [(untyped.output_layer, ColumnLinear)] if model.post_process else []
+    for layer, kind in made:
+        layer.__class__, layer.lora = kind, None
 
 
 def _mark_shards(model: PackedModel) -> None:

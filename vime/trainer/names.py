@@ -41,11 +41,14 @@ class Mapping:
 
 
 EXPERTS = ".experts."
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+LOOKUP = "lora_embedding_"
+"""Beginning of PEFT's names of the two matrices of an embedding's adapter, in its module."""
 ATTENTION, MLP = "model.layers.{0}.self_attn.", "model.layers.{0}.mlp."
 _TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
-    (r"embedding\.word_embeddings\.weight", ("model.embed_tokens.weight",), Layout.rows),
+    (r"embedding\.word_embeddings\.weight", (EMBEDDING,), Layout.rows),
     (r"decoder\.final_layernorm\.weight", ("model.norm.weight",), Layout.replicated),
-    (r"output_layer\.weight", ("lm_head.weight",), Layout.rows),
+    (r"output_layer\.weight", (HEAD,), Layout.rows),
     (
         r"decoder\.layers\.(\d+)\.self_attention\.linear_qkv\.(weight|bias)",
         tuple(ATTENTION + f"{part}_proj.{{1}}" for part in "qkv"),
@@ -108,19 +111,21 @@ def mapping(parameter: str, family: ModelFamily, *, layer_offset: int, expert_of
     raise KeyError(f"no Hugging Face name for the Megatron parameter {parameter!r}")
 
 
-def is_first(parameter: str) -> bool:
-    """True for the matrix A of an adapter, by its name."""
+def is_drawn(parameter: str) -> bool:
+    """True for the matrix of an adapter that is random at first, by its name: A, but B of the embedding's, as in PEFT."""
     adapter = ADAPTER.fullmatch(parameter)
-    return adapter is not None and adapter[2] == "A"
+    return adapter is not None and adapter[2] == ("B" if EMBEDDING.startswith(f"model.{adapter[3]}.") else "A")
 
 
 def _of_adapter(adapter: re.Match[str], adapted: Mapping) -> Mapping:
     """The mapping of one matrix of an adapter."""
-    (name,) = (name for name in adapted.names if name.endswith(f".{adapter[3]}.weight"))
-    is_first, is_cut_by_inputs = adapter[2] == "A", adapted.layout is Layout.columns
+    (name,) = (name for name in adapted.names if f".{name}".endswith(f".{adapter[3]}.weight"))
+    is_first, is_lookup = adapter[2] == "A", name == EMBEDDING
+    is_cut_by_inputs = adapted.layout is Layout.columns or is_lookup
     cut = Layout.columns if is_first else Layout.rows
     layout = cut if is_first is is_cut_by_inputs else Layout.replicated
-    return replace(adapted, names=(f"base_model.model.{name.removesuffix('weight')}lora_{adapter[2]}.weight",), layout=layout)
+    own = f"{LOOKUP}{adapter[2]}" if is_lookup else f"lora_{adapter[2]}.weight"
+    return replace(adapted, names=(f"base_model.model.{name.removesuffix('weight')}{own}",), layout=layout)
 
 
 def fuse(layout: Layout, parts: list[torch.Tensor], architecture: Architecture) -> torch.Tensor:

@@ -18,6 +18,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from vime.algorithm.algorithm import Algorithm, Metrics, Tokens
 from vime.algorithm.kept_tokens import over_kept
 from vime.algorithm.loss import masked_max
+from vime.errors import HookError
 from vime.trainer import metrics
 from vime.trainer.logprob import token_logprobs
 from vime.trainer.micro_batch import MicroBatch, MicroBatches
@@ -67,8 +68,11 @@ def forward_backward(
 
     `keep` is given the logprobs of each micro-batch, in order, on the last pipeline stage: [N] of the wanted tokens, or if the
     algorithm `answers_top` [N, J], with those of the tokens in `top_ids` behind.
+
+    Raises `HookError` on every rank if the user's loss has raised on one; all have then ended the pass.
     """
     model = cast(PackedModel, wrapped[-1].module)
+    failed: list[str] = []
 
     def forward_step(batches: Iterator[MicroBatch], chunk: Any) -> tuple[torch.Tensor, Any]:
         batch = next(batches)
@@ -84,13 +88,17 @@ def forward_backward(
                 logprobs_NJ, entropy_N = _distribution(model, hidden, batch, top_ids_NK=top_ids_NK, **how)
             if keep is not None:
                 keep((logprobs_NJ if algorithm.answers_top else logprobs_NJ[:, 0]).detach())
-            value, sums = micro_batch_loss(algorithm, batch, logprobs_NJ, entropy_N, values_N)
+            try:
+                value, sums = micro_batch_loss(algorithm, batch, logprobs_NJ, entropy_N, values_N)
+            except HookError as error:  # raised after the pass, since other ranks wait for this one's part of it
+                failed.append(str(error))
+                value, sums = 0.0 * (logprobs_NJ.sum() + (0.0 if values_N is None else values_N.sum())), {}
             return value, torch.tensor(len(logprobs_NJ), dtype=torch.int), sums
 
         return _hidden(chunk, batch), loss
 
     parts = _run(forward_step, wrapped, micro_batches, forward_only=False)
-    return _over_ranks(_over_micro_batches(parts))
+    return _over_ranks(_over_micro_batches(parts), failed)
 
 
 def _distribution(
@@ -128,7 +136,8 @@ def micro_batch_loss(
         columns=batch.columns,
         values=values_N,
     )
-    found = algorithm.loss(tokens)
+    with algorithm.named():
+        found = algorithm.loss(tokens)
     values = {name: (found.weights.get(name, tokens["weight"]) * term_N).sum() for name, term_N in found.terms.items()}
     loss, *others = values.values()
     for other in others:
@@ -191,13 +200,19 @@ def _over_micro_batches(parts: list[Metrics]) -> dict[str, float]:
     return merged
 
 
-def _over_ranks(own: dict[str, float]) -> dict[str, float]:
-    """One value per name from all ranks, the same on all; among ranks with equal values only the first contributes."""
-    if dist.get_world_size() == 1:
-        return own
-    gathered: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(gathered, own if parallel_state.is_pipeline_last_stage() and has_first_share() else {})
-    return metrics.added(gathered)
+def _over_ranks(own: dict[str, float], failed: list[str]) -> dict[str, float]:
+    """One value per name from all ranks, the same on all; among ranks with equal values only the first contributes.
+
+    Raises the first error of any rank, as `HookError`.
+    """
+    gathered: list[tuple[dict[str, float], list[str]]] = [(own, failed)]
+    if dist.get_world_size() > 1:
+        gathered *= dist.get_world_size()
+        counts = parallel_state.is_pipeline_last_stage() and has_first_share()
+        dist.all_gather_object(gathered, (own if counts else {}, failed))
+    if errors := [error for _, found in gathered for error in found]:
+        raise HookError(errors[0])
+    return metrics.added([sums for sums, _ in gathered]) if len(gathered) > 1 else own
 
 
 def has_first_share() -> bool:

@@ -10,9 +10,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vime.config import AlgorithmName, LoraDelivery, LoraTarget, Mode, ModelConfig, RunConfig, ServedModelConfig, WeightTransfer
+from vime.config import (
+    AlgorithmName,
+    Family,
+    LoraDelivery,
+    LoraTarget,
+    Mode,
+    ModelConfig,
+    RunConfig,
+    ServedModelConfig,
+    WeightTransfer,
+)
+from vime.memory.processes import adapter_parameters
 from vime.model.adapter_folder import describe, read_shape, start_problems
-from vime.model.size import adapted_shapes
+from vime.model.size import adapted_shapes, num_trained_parameters
 from vime.preflight.rules import lora
 
 MODEL = ModelConfig(
@@ -62,6 +73,32 @@ def test_a_fitting_adapter_has_no_problems(write: Callable[..., Path]) -> None:
     assert read_shape(write()).shapes == adapted_shapes(MODEL, LoraTarget)
 
 
+def test_of_the_adapters_of_embedding_and_head_tensor_parallel_ranks_share_what_is_of_words() -> None:
+    config = config_of(rank=4, targets=[LoraTarget.embed_tokens, LoraTarget.lm_head])
+    assert num_trained_parameters(MODEL, config.trainer) == adapter_parameters(config) == 2 * 4 * (MODEL.vocab_size + 8)
+    config.trainer.tensor_parallel_size = config.trainer.pipeline_parallel_size = 2
+    assert adapter_parameters(config) == 2 * 4 * (MODEL.vocab_size / 2 + 8)
+
+
+def test_an_adapter_of_embedding_and_head_is_read_also_with_the_matrices_that_peft_writes_beside_it(
+    write: Callable[..., Path],
+) -> None:
+    vocabulary, hidden = MODEL.vocab_size, MODEL.hidden_size
+    beside = {name: np.zeros((4, 4)) for name in ("model.embed_tokens.base_layer.weight", "lm_head.base_layer.weight")}
+
+    def add(tensors: dict[str, Any], _: Any) -> None:
+        new = {"model.embed_tokens.lora_embedding_A": (4, vocabulary), "model.embed_tokens.lora_embedding_B": (hidden, 4)}
+        new |= {"lm_head.lora_A.weight": (4, hidden), "lm_head.lora_B.weight": (vocabulary, 4)}
+        tensors |= {f"base_model.model.{name}": np.zeros(shape) for name, shape in new.items()}
+        tensors |= {f"base_model.model.{name}": tensor for name, tensor in beside.items()}
+
+    config = config_of(rank=4, alpha=8.0, start=str(write(add)), targets=list(LoraTarget))
+    assert lora.start(config) == lora.targets(config) == []
+    config.model = replace(MODEL, vocab_size=vocabulary + 1)
+    (problem,) = lora.start(config)
+    assert "adapts embed_tokens with 8 outputs" in problem.remedy
+
+
 @pytest.mark.parametrize(
     ("options", "key", "words"),
     [
@@ -103,6 +140,10 @@ def head(tensors: dict[str, Any], _: Any) -> None:
     tensors["base_model.model.lm_head.lora_A.weight"] = np.zeros((4, 8))
 
 
+def router(tensors: dict[str, Any], _: Any) -> None:
+    tensors["base_model.model.model.layers.0.mlp.gate.lora_A.weight"] = np.zeros((4, 8))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -110,7 +151,8 @@ def head(tensors: dict[str, Any], _: Any) -> None:
         (drop_one, "does not adapt the same matrices in all layers"),
         (wider, "adapts q_proj with 10 outputs and 8 inputs, and small has (8, 8)"),
         (one_layer, "adapts 1 layers, and small has 2"),
-        (head, "adapts base_model.model.lm_head.lora_A.weight; supported are q_proj"),
+        (router, "adapts base_model.model.model.layers.0.mlp.gate.lora_A.weight; supported are q_proj"),
+        (head, "does not adapt the same matrices"),
         (lambda _, description: description.update(use_dora=True), "has use_dora=True, which is not supported"),
         (lambda _, description: description.update(peft_type="IA3"), "is an adapter of the kind IA3"),
         (lambda _, description: description.update(r=8), "with rank 8, as its adapter_config.json says"),
@@ -146,11 +188,17 @@ def test_targets_exist_and_are_named_once() -> None:
         ({"cluster.weight_transfer": WeightTransfer.nccl}, "cluster.weight_transfer=nccl sends whole weights"),
         ({"trainer.lora.rank": 1024}, "ranks up to 512"),
         ({"serving.models.actor.urls": ["http://10.0.0.2:8000"]}, "servers given by urls"),
+        (
+            {"trainer.lora.targets": [LoraTarget.q_proj, LoraTarget.lm_head], "model.family": Family.qwen2},
+            "no adapter of lm_head for the family qwen2: use merge",
+        ),
+        ({"trainer.lora.targets": [LoraTarget.embed_tokens], "model.family": Family.qwen3}, None),
         ({}, None),
     ],
 )
 def test_adapters_alone_are_sent_only_where_they_can_be(change: dict[str, Any], words: str | None) -> None:
     config = config_of(rank=4)
+    config.model = replace(MODEL)
     config.serving.lora = LoraDelivery.adapter
     for key, value in change.items():
         *path, name = key.split(".")

@@ -38,6 +38,8 @@ class ModelFamily:
     """True if embeddings are multiplied by the square root of the hidden size before the first layer."""
     activation: Literal["silu", "gelu_tanh"] = "silu"
     """The function of the gate."""
+    serves_vocabulary: bool = False
+    """True if vLLM's class takes adapters of the embedding and the head."""
     read: Callable[[dict[str, Any]], dict[str, Any]] = _nothing
     """Fields of `Architecture` beyond those that all families have, from `config.json`."""
     rope: Callable[[dict[str, Any]], dict[str, Any]] = _nothing

@@ -4,6 +4,7 @@ from vime.model.families import ModelFamily
 
 FAMILY = ModelFamily(
     config_class="LlamaConfig",
+    serves_vocabulary=True,
     rope_theta=500_000.0,
     test_shape={
         "rope_parameters": {

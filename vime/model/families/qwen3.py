@@ -2,4 +2,6 @@
 
 from vime.model.families import ModelFamily
 
-FAMILY = ModelFamily(config_class="Qwen3Config", qk_norm=True, tokenizer="qwen3", test_shape={"head_dim": 24})
+FAMILY = ModelFamily(
+    config_class="Qwen3Config", qk_norm=True, serves_vocabulary=True, tokenizer="qwen3", test_shape={"head_dim": 24}
+)

@@ -18,6 +18,7 @@ def experts(model: ModelConfig) -> dict[str, Any]:
 
 FAMILY = ModelFamily(
     config_class="Qwen3MoeConfig",
+    serves_vocabulary=True,
     qk_norm=True,
     random=experts,
     tokenizer="qwen3",

@@ -1,14 +1,16 @@
 """Adapters: their targets exist in the model, and the adapter that a run begins with is one of this model."""
 
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from vime.cluster.placement import DIRECT, takes_turns
-from vime.config import AlgorithmName, LoraDelivery, Mode, RunConfig
+from vime.config import AlgorithmName, LoraDelivery, LoraTarget, Mode, RunConfig, ServedModelConfig
 from vime.errors import ConfigError, Problem
 from vime.model.adapter_folder import KEY, RANKS, read_shape, start_problems
-from vime.model.size import adapted_shapes
+from vime.model.families import family_of
+from vime.model.size import adapted_shapes, vocabulary_shapes
 
 SHARED = (
     "precision",
@@ -33,7 +35,7 @@ def targets(config: RunConfig) -> list[Problem]:
     if not lora.rank:
         return []
     written = f"[{','.join(target.value for target in lora.targets)}]"
-    possible = adapted_shapes(model, lora.targets)
+    possible = adapted_shapes(model, lora.targets) | vocabulary_shapes(model, lora.targets)
     if len(possible) == len(lora.targets) and lora.targets:
         return []
     remedy = "name each matrix once, and at least one"
@@ -59,6 +61,8 @@ def delivery(config: RunConfig) -> list[Problem]:
     if (way := config.cluster.weight_transfer) in DIRECT:
         remedy = f"cluster.weight_transfer={way.value} sends whole weights: use auto, shm or disk, or serving.lora=merge"
         problems.append(Problem(key=key, value=value, remedy=remedy))
+    if remedy := _unserved(config, config.trainer.lora.targets):
+        problems.append(Problem(key=key, value=value, remedy=f"{remedy}: use merge, or leave them out"))
     if config.trainer.lora.rank > max(RANKS):
         problems.append(Problem(key=key, value=value, remedy=f"vLLM has room for ranks up to {max(RANKS)}: use merge"))
     return problems
@@ -78,8 +82,15 @@ def served(config: RunConfig) -> list[Problem]:
             remedy = "servers given by urls have their own models: start them with the adapter, and leave this out"
             problems.append(Problem(key=key, value=model.adapter, remedy=remedy))
         else:
-            problems += _readable(key, model.adapter)
+            problems += _readable(config, key, model)
     return problems
+
+
+def _unserved(config: RunConfig, adapted: Iterable[LoraTarget]) -> str:
+    """The reason why vLLM does not take an adapter of these matrices of the run's model; empty if it does."""
+    family, named = config.model.family, ", ".join(target.value for target in vocabulary_shapes(config.model, adapted))
+    served = not named or family_of(family).serves_vocabulary
+    return "" if served else f"vLLM takes no adapter of {named} for the family {family.value}"
 
 
 def together(config: RunConfig) -> list[Problem]:
@@ -128,13 +139,16 @@ def _differences(one: RunConfig, other: RunConfig) -> dict[str, tuple[Any, Any]]
     return {name: pair for name, pair in found.items() if name not in OWN}
 
 
-def _readable(key: str, folder: str) -> list[Problem]:
+def _readable(config: RunConfig, key: str, model: ServedModelConfig) -> list[Problem]:
+    folder = str(model.adapter)
     try:
-        rank = read_shape(Path(folder), key=key).rank
+        shape = read_shape(Path(folder), key=key)
     except ConfigError as error:
         return list(error.problems)
-    remedy = f"has rank {rank}; vLLM has room for ranks up to {max(RANKS)}"
-    return [Problem(key=key, value=folder, remedy=remedy)] if rank > max(RANKS) else []
+    remedies = [f"has rank {shape.rank}; vLLM has room for ranks up to {max(RANKS)}"] if shape.rank > max(RANKS) else []
+    if model.checkpoint in (None, config.model.checkpoint) and (remedy := _unserved(config, shape.shapes)):
+        remedies.append(f"{remedy}: merge it into its model, and serve that")
+    return [Problem(key=key, value=folder, remedy=remedy) for remedy in remedies]
 
 
 def start(config: RunConfig) -> list[Problem]:
