@@ -70,8 +70,8 @@ class Recipe:
 RECIPES = {
     "math_rl": Recipe(
         module="math_rl.train",
-        words="env=arithmetic loss_fn=importance_sampling group_size=16 groups_per_batch=32 learning_rate=1e-3 max_steps=40 "
-        "eval_every=0 save_every=40",
+        words="env=arithmetic loss_fn=importance_sampling group_size=16 groups_per_batch=32 learning_rate=5e-4 max_steps=50 "
+        "eval_every=0 save_every=50",
         metrics=("env/all/correct", "optim/kl_sample_train_v1"),
         num_runs=2,
     ),
