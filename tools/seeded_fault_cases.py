@@ -495,6 +495,12 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/service/test_tinker_api.py",),
     ),
     Fault(
+        file="vime/service/quotas.py",
+        old="for _, each in taken)) + number > most",
+        new="for _, each in taken)) > most",
+        tests=("tests/service/test_tinker_api.py",),
+    ),
+    Fault(
         file="vime/service/turns.py",
         old="key=lambda each: self._last.get(each, 0)",
         new="key=lambda each: -self._last.get(each, 0)",

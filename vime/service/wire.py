@@ -81,6 +81,12 @@ def read_request(body: bytes) -> Any:
     return message
 
 
+def num_tokens(request: Any) -> int:
+    """The number of tokens of a training call."""
+    size = DTYPES[INT32].itemsize
+    return sum(len(chunk.encoded_text.tokens) // size for datum in request.data for chunk in datum.model_input)
+
+
 def loss_numbers(request: Any) -> dict[str, float]:
     """The numbers of `loss_fn_config`, in its older and its newer form. Raises BadRequestError for a text among them."""
     found = {each.key: each.value for each in request.numbers}
