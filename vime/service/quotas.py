@@ -13,7 +13,7 @@ KEY = "of this API key"
 
 
 class Quotas:
-    """What each owner has used. All numbers are of this service; those of tokens begin anew with each start."""
+    """The use of each owner. All numbers are of this service; those of tokens begin anew with each start."""
 
     def __init__(self, config: ServiceConfig, store: Store) -> None:
         self._config, self._store = config, store

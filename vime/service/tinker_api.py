@@ -272,6 +272,8 @@ class TinkerAPI:
 
     async def _retrieve(self, request: web.Request, owner: str) -> Any:
         request_id = text_of(await _body(request), "request_id")
+        if (session := self._sessions.find(request_id.split(":")[0], owner)) is not None:
+            session.heard_at = time.monotonic()
         try:
             found = await self._queue.outcome(request_id, owner=owner, seconds=POLL_SECONDS)
         except LookupError:
