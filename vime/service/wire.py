@@ -78,6 +78,11 @@ def read_request(body: bytes) -> Any:
         message.ParseFromString(body)
     except DecodeError as error:
         raise BadRequestError(f"the body is no request of the Tinker API in protobuf ({error})") from error
+    texts = [message.model_id, message.loss_fn, *(each.key for each in (*message.numbers, *message.settings))]
+    texts += [each.value.text for each in message.settings]
+    texts += [each.key for datum in message.data for each in datum.loss_fn_inputs]
+    if not all(isinstance(text, str) for text in texts):  # protobuf gives bytes where a text is none
+        raise BadRequestError("the body is no request of the Tinker API in protobuf (a text is no UTF-8)")
     return message
 
 
