@@ -17,7 +17,7 @@ CLEAN_UP_SECONDS = 90.0
 
 
 class DrivenRun:
-    """One start of `python -m vime.run` in `start_folder`, with its output in a file of `folder`'s parent."""
+    """One start of `python -m vime.run` or another program in `start_folder`, with its output in a file of `folder`'s parent."""
 
     def __init__(
         self,
@@ -31,12 +31,16 @@ class DrivenRun:
         log: Path | None = None,
         shell: str = "",
         names_folder: bool = True,
+        module: str = "vime.run",
     ) -> None:
-        """`shell` is done first, by a shell that becomes the program; without `names_folder` the run chooses its own."""
+        """`shell` is done first, by a shell that becomes the program; without `names_folder` the run chooses its own.
+
+        `module` is the program.
+        """
         self.folder = folder
         self._watch, self._watched = watch, 0.0
         self._log = log or folder.with_suffix(".log")
-        command = [python, "-m", "vime.run", *words, *[f"output_dir={folder}"] * names_folder]
+        command = [python, "-m", module, *words, *[f"output_dir={folder}"] * names_folder]
         if shell:
             script = f'{shell}\nexec "$@"'
             command = ["sh", "-c", script, script, *command]

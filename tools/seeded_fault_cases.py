@@ -513,6 +513,18 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/service/test_tinker_api.py",),
     ),
     Fault(
+        file="vime/service/wire.py",
+        old="texts += [each.key for datum in message.data for each in datum.loss_fn_inputs]",
+        new="texts += []",
+        tests=("tests/service/test_wire.py",),
+    ),
+    Fault(
+        file="vime/service/quotas.py",
+        old="for _, each in taken)) + number > most",
+        new="for _, each in taken)) > most",
+        tests=("tests/service/test_tinker_api.py",),
+    ),
+    Fault(
         file="vime/service/turns.py",
         old="key=lambda each: self._last.get(each, 0)",
         new="key=lambda each: -self._last.get(each, 0)",

@@ -163,6 +163,40 @@ async def test_options_of_a_step_are_all_honoured(tmp_path: Path):
         assert service.models[model].steps[1] == dict(zip(names, (1e-4, 0.9, 0.95, 1e-12, 0.0, 0.0), strict=True))
 
 
+async def test_what_is_beyond_a_quota_is_refused_with_its_setting(tmp_path: Path):
+    async with served(tmp_path) as (client, service):
+        service.config.service.key_models = 1
+        session = (await post(client, "create_session", {}))["session_id"]
+        body = {"session_id": session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"rank": 8}}
+        model = (await post(client, "create_model", body))["model_id"]  # it counts from now on, not from its creation
+        session = (await post(client, "create_session", {}))["session_id"]
+        body["session_id"] = session
+        assert "service.key_models" in (await post(client, "create_model", body, status=400))["error"]
+        await post(client, "create_model", body | {"session_id": model.split(":")[0]})  # the same call again
+        await model_of(client, as_=OTHER)
+
+        service.config.service.key_tokens_per_minute = 10
+        about = {"session_id": model.split(":")[0], "sampling_session_seq_id": 0, "base_model": "tiny"}
+        sampler = (await post(client, "create_sampling_session", about))["sampling_session_id"]
+        asked = {"prompt": {"chunks": [{"tokens": [1, 2]}]}, "sampling_params": {"max_tokens": 3}, "num_samples": 2}
+        body = asked | {"sampling_session_id": sampler}
+        await done(client, "asample", body | {"seq_id": 1})  # 8 tokens
+        await done(client, "asample", body | {"seq_id": 1})  # the same call again
+        assert "service.key_tokens_per_minute" in (await post(client, "asample", body | {"seq_id": 2}, status=429))["error"]
+        headers = ME | {"Content-Type": wire.CONTENT_TYPE}
+        async with client.post(f"{PREFIX}/forward_backward", data=training_body(model, 1), headers=headers) as response:
+            assert response.status == 200  # 2 more
+        service.config.service.key_tokens_per_minute = None
+
+        await done(client, "save_weights", {"model_id": model, "seq_id": 2, "path": "first"})
+        service.config.service.key_disk_bytes = 10
+        failed = await done(client, "save_weights", {"model_id": model, "seq_id": 3, "path": "second"})
+        assert failed["category"] == "user" and "service.key_disk_bytes" in failed["error"]
+        async with client.delete(f"{PREFIX}/training_runs/{model}/checkpoints/weights/first", headers=ME) as response:
+            assert response.status == 200
+        assert "path" in await done(client, "save_weights", {"model_id": model, "seq_id": 4, "path": "second"})
+
+
 async def test_a_wrong_call_fails_at_its_turn_and_the_line_goes_on(tmp_path: Path):
     async with served(tmp_path) as (client, service):
         model = await model_of(client)

@@ -110,3 +110,17 @@ def test_answers_have_the_arrays_of_each_datum():
     assert (sequence.stop_reason, np.frombuffer(sequence.tokens, np.int32).tolist()) == (wire.STOP, [7, 8])
     assert (sequence.topk_sampled_logprobs.k, sequence.topk_sampled_logprobs.length) == (2, 2)
     assert np.frombuffer(sequence.topk_sampled_logprobs.token_ids, np.int32).tolist() == [7, 1, 8, 2]
+
+
+def test_a_text_that_is_no_utf8_is_refused():
+    for change in (
+        lambda message: setattr(message, "model_id", "here"),
+        lambda message: setattr(message, "loss_fn", "here"),
+        lambda message: message.data.add().loss_fn_inputs.add(key="here"),
+        lambda message: message.numbers.add(key="here"),
+        lambda message: setattr(message.settings.add().value, "text", "here"),
+    ):
+        message = wire._CLASSES["Request"](seq_id=1)
+        change(message)
+        with pytest.raises(BadRequestError, match="UTF-8"):
+            wire.read_request(message.SerializeToString().replace(b"here", b"h\xfbre"))

@@ -168,6 +168,13 @@ class ServiceConfig:
     """Silence of a client after which its session ends, and its models are freed; checkpoints stay."""
     max_request_bytes: Count = 64 * 2**20
     """Size limit of a request, also of its content where it is compressed."""
+    key_models: Count | None = None
+    """Models that one API key may train at the same time; null sets no limit beside that of all together."""
+    key_tokens_per_minute: Count | None = None
+    """Tokens of one API key in a minute: those of training data and prompts, and those that replies may have. Beyond it a call is
+    answered with status 429, at which the SDK makes it again later."""
+    key_disk_bytes: Count | None = None
+    """Size of all checkpoints of one API key; beyond it nothing is saved for that key until it has removed some."""
     deterministic: bool = False
     """True if the same requests give the same bits on one machine, whatever other clients do and also after a loss of trainer or
     servers; requests bring their seeds. Servers then compute one request at a time."""

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
+from vime.chat.request import Refused
 from vime.chat.served_model import ServedModel
 from vime.errors import BadRequestError, SampleError
 from vime.gateway.gateway import Gateway
 from vime.gateway.session import AgentSession, Limits
 from vime.gateway.session_manager import Parsers, SessionManager
 from vime.model.load_tokenizer import load_tokenizer
+from vime.service.call_queue import FullError
 from vime.service.training_service import Sampler, Service
 from vime.serving.reply import Listener
 from vime.types import Integers, Sample, Turn
@@ -32,6 +34,8 @@ ROUTE = "/agents"
 MOST_OPEN = 4096
 Sampling = Callable[[], AbstractAsyncContextManager[Sampler]]
 """Opens a sampler for one request; its weights may be newer each time."""
+TakeTokens = Callable[[int], None]
+"""Counts the tokens that a request may have. Raises FullError if there is no room for them now."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,6 +54,7 @@ class SamplerClient:
 
     sampling: Sampling
     agent: Agent
+    take_tokens: TakeTokens
 
     async def generate(
         self,
@@ -61,7 +66,11 @@ class SamplerClient:
         minimum_version: int = 0,
         listener: Listener | None = None,
     ) -> Turn:
-        """The continuation of a prompt. Raises BadRequestError, ServerError."""
+        """The continuation of a prompt. Raises BadRequestError, ServerError, and Refused if a quota has no room for it now."""
+        try:
+            self.take_tokens(len(token_ids) + sampling["max_tokens"])
+        except FullError as full:
+            raise Refused(str(full), status=429, code="rate_limit_exceeded") from full
         async with self.sampling() as sampler:
             turn = await sampler.sample(token_ids, sampling, request_id=request_id, listener=listener)
         self.agent.heard_at = time.monotonic()
@@ -99,7 +108,14 @@ class AgentSessions:
         return self._gateway.app()
 
     async def open(
-        self, owner: str, sampling: Sampling, *, parameters: dict[str, Any], limits: Limits, base: str
+        self,
+        owner: str,
+        sampling: Sampling,
+        *,
+        take_tokens: TakeTokens,
+        parameters: dict[str, Any],
+        limits: Limits,
+        base: str,
     ) -> tuple[str, AgentSession]:
         """Opens a session of an owner; returns its id, too. `parameters` (vLLM's names) are those of all its calls, and `base`
         is the address of the service.
@@ -113,7 +129,7 @@ class AgentSessions:
             self._tokenizer = load_tokenizer(config.model.checkpoint)
         agent = Agent(owner=owner)
         model = ServedModel(
-            client=SamplerClient(sampling=sampling, agent=agent),
+            client=SamplerClient(sampling=sampling, agent=agent, take_tokens=take_tokens),
             max_model_len=self._service.max_model_len,
             tokenizer=self._tokenizer,
             session=id,

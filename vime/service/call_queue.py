@@ -54,6 +54,8 @@ class Planned:
     number: int = 0
     repeated_after: Sequence[str] = ()
     """Outcomes after which a new trainer needs the call again, because it has changed the weights, or gradients."""
+    num_tokens: int = 0
+    """Tokens that it reads, and that its reply may have."""
     ends_line: bool = False
     """True if the line's model is no more after it."""
     then: Work | None = None
@@ -105,12 +107,20 @@ class CallQueue:
         self._lines[line] = Line(next=next, repeated=repeated)
         self._go_on(self._lines[line])
 
+    def knows(self, request_id: str) -> bool:
+        """True if a call has come before."""
+        return request_id in self._calls or self._journal.has(request_id)
+
+    def is_open(self, request_id: str) -> bool:
+        """True if a call has come and is not over."""
+        return request_id in self._calls
+
     def add(self, plan: Planned, *, owner: str, route: str, body: bytes) -> str:
         """Notes a call and starts it at its turn; returns its id. One that is known already does not run again.
 
         Raises BadRequestError if its number has passed and its result is gone, FullError if too many calls wait.
         """
-        if plan.id in self._calls or self._journal.has(plan.id):
+        if self.knows(plan.id):
             return plan.id
         opened = self._lines[plan.line] if plan.line else None
         is_awaited = opened is not None and plan.number == opened.next

@@ -23,9 +23,10 @@ from vime.errors import BadRequestError
 from vime.gateway.session import Limits
 from vime.service import wire
 from vime.service.agent_sessions import ROUTE, AgentSessions
-from vime.service.call_queue import CallQueue, FullError
+from vime.service.call_queue import CallQueue, FullError, Planned
 from vime.service.checkpoint_store import KINDS, SAMPLER, SCHEME, TRAINING, Checkpoint, Store, num_bytes, spec_of
 from vime.service.journal import PROTOBUF, SERVER, USER, Journal
+from vime.service.quotas import Quotas
 from vime.service.request_fields import json_object, number_of, sample_count, sampling_parameters, text_of
 from vime.service.sessions import Refused, Session, Sessions
 from vime.service.tinker_calls import TinkerCalls
@@ -37,8 +38,8 @@ KEYS_VARIABLE = "VIME_SERVICE_KEYS"
 """Environment variable with the API keys of clients, with commas between. Without it every key is taken, each for a client of its
 own."""
 PREFIX = "/api/v1"
-POLL_SECONDS = 20.0
-"""Time for which a request for a result is held; the SDK gives up after 45 s."""
+POLL_SECONDS = 8.0
+"""Time for which a request for a result is held; the SDK asks again."""
 SWEEP_SECONDS = 5.0
 FLAGS = {"parallel_fwdbwd_chunks": True, "proto_compress_fwdbwd": False, "sample_use_retrieve_futures": False}
 """Answers to the SDK's question for the ways of this service; the others are the simple ones by default."""
@@ -51,8 +52,8 @@ class TinkerAPI:
         """Checkpoints are kept below `folder`; what stands in the journal goes on."""
         self._service = service
         self._store, self._sessions, self._queue = Store(folder / "checkpoints"), Sessions(journal), CallQueue(journal)
-        self._calls = TinkerCalls(service, self._sessions, journal, self._store, folder)
-        self._agents = AgentSessions(service)
+        self._quotas, self._agents = Quotas(service.config.service, self._store), AgentSessions(service)
+        self._calls = TinkerCalls(service, self._sessions, journal, self._store, self._quotas, folder)
         self._keys = [key for key in os.environ.get(KEYS_VARIABLE, "").split(",") if key]
         self._sweeper: asyncio.Task[None] | None = None
         self.names = self._calls.names
@@ -146,11 +147,21 @@ class TinkerAPI:
             raise Refused(415, f"forward_backward takes {wire.CONTENT_TYPE}, as tinker sends it from version 0.25 on")
         body = await request.read()
         plan = self._calls.plan(route, body, owner)
+        if not self._queue.knows(plan.id):
+            self._check_quotas(plan, owner)
         if plan.line and plan.number == 0:  # the call that creates the model
             self._sessions.of(plan.line.split(":")[0], owner).models.setdefault(plan.line, None)
             self._queue.begin(plan.line, first=0)
         id = self._queue.add(plan, owner=owner, route=route, body=body)
         return {"request_id": id, **({"model_id": plan.line} if plan.line else {"sample_sequence_ids": _sequences(id, body)})}
+
+    def _check_quotas(self, plan: Planned, owner: str) -> None:
+        if plan.line and plan.number == 0:
+            own = [session for session in self._sessions if session.owner == owner]
+            models = [(name, model) for session in own for name, model in session.models.items()]
+            is_there = [model is not None or self._queue.is_open(f"{name}:0") for name, model in models]  # or is being created
+            self._quotas.check_models(sum(is_there))
+        self._quotas.take_tokens(owner, plan.num_tokens)
 
     # Sessions
 
@@ -274,8 +285,9 @@ class TinkerAPI:
 
         sampling()
         limits = Limits(num_calls=number_of(body, "num_calls"), num_tokens=number_of(body, "num_tokens"))
-        parameters, base = sampling_parameters(body), str(request.url.origin())
-        id, session = await self._agents.open(owner, sampling, parameters=parameters, limits=limits, base=base)
+        about = {"parameters": sampling_parameters(body), "limits": limits, "base": str(request.url.origin())}
+        take_tokens = partial(self._quotas.take_tokens, owner)
+        id, session = await self._agents.open(owner, sampling, take_tokens=take_tokens, **about)
         urls = {"openai_url": session.openai_url, "anthropic_url": session.anthropic_url}
         return {"agent_id": id, "api_key": session.secret, **urls}
 
@@ -291,6 +303,8 @@ class TinkerAPI:
 
     async def _retrieve(self, request: web.Request, owner: str) -> Any:
         request_id = text_of(await _body(request), "request_id")
+        if (session := self._sessions.find(request_id.split(":")[0], owner)) is not None:
+            session.heard_at = time.monotonic()
         try:
             found = await self._queue.outcome(request_id, owner=owner, seconds=POLL_SECONDS)
         except LookupError:

@@ -24,6 +24,7 @@ from vime.service import wire
 from vime.service.call_queue import CallQueue, Interrupted, Planned, Work
 from vime.service.checkpoint_store import SAMPLER, TRAINING, Checkpoint, Store, file_of, read
 from vime.service.journal import JSON, PROTOBUF, USER, Entry, Journal
+from vime.service.quotas import Quotas
 from vime.service.request_fields import (
     adam_options,
     check_optimizer,
@@ -61,9 +62,11 @@ class Progress:
 class TinkerCalls:
     """The calls by their routes, in front of one service."""
 
-    def __init__(self, service: Service, sessions: Sessions, journal: Journal, store: Store, folder: Path) -> None:
+    def __init__(
+        self, service: Service, sessions: Sessions, journal: Journal, store: Store, quotas: Quotas, folder: Path
+    ) -> None:
         """`folder` gets the states of models, and weights of samplers without a name."""
-        self._service, self._sessions, self._journal, self._store = service, sessions, journal, store
+        self._service, self._sessions, self._journal, self._store, self._quotas = service, sessions, journal, store, quotas
         self._states, self._unnamed = folder / "models", folder / "unnamed"
         self._progress: dict[str, Progress] = {}
         model = service.config.model
@@ -300,7 +303,8 @@ class TinkerCalls:
             return wire.training_answer(answer.logprobs, {"loss:sum": answer.loss})
 
         # after a failure as well, since a loss that is not finite has taken the gradients with it
-        return self._in_line(name, {"seq_id": number}, owner, work, repeated_after=() if is_forward else (PROTOBUF, USER))
+        plan = self._in_line(name, {"seq_id": number}, owner, work, repeated_after=() if is_forward else (PROTOBUF, USER))
+        return replace(plan, num_tokens=wire.num_tokens(message))
 
     def _optim_step(self, data: bytes, owner: str) -> Planned:
         body = json_object(data)
@@ -357,6 +361,7 @@ class TinkerCalls:
             return found.path  # the service has ended between the checkpoint and the answer
         if folder.exists() and not (kind == SAMPLER or body.get("overwrite")):
             raise BadRequestError(f"the checkpoint {name} exists: give another name, or overwrite=True")
+        self._quotas.check_disk(owner)
         seconds = real_of(body, "ttl_seconds", 0.0, least=0.0)
         checkpoint = Checkpoint(
             model=model.name,
@@ -389,7 +394,8 @@ class TinkerCalls:
         async def work() -> bytes:
             return await self._kept(sampled())
 
-        return Planned(id=request_id, work=work)
+        longest = parameters.get("max_tokens", self._service.max_model_len - len(prompt))
+        return Planned(id=request_id, work=work, num_tokens=len(prompt) + num_samples * max(longest, 0))
 
     async def _sampled(
         self,

@@ -78,7 +78,18 @@ def read_request(body: bytes) -> Any:
         message.ParseFromString(body)
     except DecodeError as error:
         raise BadRequestError(f"the body is no request of the Tinker API in protobuf ({error})") from error
+    texts = [message.model_id, message.loss_fn, *(each.key for each in (*message.numbers, *message.settings))]
+    texts += [each.value.text for each in message.settings]
+    texts += [each.key for datum in message.data for each in datum.loss_fn_inputs]
+    if not all(isinstance(text, str) for text in texts):  # protobuf gives bytes where a text is none
+        raise BadRequestError("the body is no request of the Tinker API in protobuf (a text is no UTF-8)")
     return message
+
+
+def num_tokens(request: Any) -> int:
+    """The number of tokens of a training call."""
+    size = DTYPES[INT32].itemsize
+    return sum(len(chunk.encoded_text.tokens) // size for datum in request.data for chunk in datum.model_input)
 
 
 def loss_numbers(request: Any) -> dict[str, float]:

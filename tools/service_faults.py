@@ -1,0 +1,225 @@
+"""Breaks a training service while a client trains on it, and compares every answer and the weights at the end bit for bit.
+
+    python tools/service_faults.py [--rounds 6] [--only orders kills] [--markdown results/service_faults.md]
+
+A recipe is recorded with a service that nothing disturbs (`service.deterministic=true`): rounds of samples, training calls and a
+step. `orders` makes its requests again, each twice, in several orders of arrival; `kills` makes them again while service, trainer
+and server are ended by SIGKILL at ten points, with the service started again by the same command as often as it is gone. The exit
+code is 1 if one answer or the weights differ.
+"""
+
+import argparse
+import asyncio
+import random
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from bench_rows import Result, circumstances
+from driven_run import DrivenRun
+from service_client import Recorded, Request, ServiceClient, record, repeat, repeat_in_order
+
+from vime.surroundings import settle
+
+MODEL = "agentic/memagent/tiny/actor"
+START_SECONDS, WATCH_SECONDS = 400.0, 0.5
+RANK, SEED, NUM_SAMPLES = 8, 5, 3
+WORDS = ["model=tiny", f"model.checkpoint={MODEL}", "trainer.lora.rank=16", "service.deterministic=true"]
+WORDS += ["service.session_timeout_seconds=600"]
+SERVICE, TRAINER, SERVER = "service", "ray::TrainerRank", "vime.inside_vllm.vllm_server"
+POINTS: list[tuple[str, str]] = [
+    (SERVICE, "asample"),
+    (SERVER, "asample"),
+    (TRAINER, "forward_backward"),
+    (SERVICE, "optim_step"),
+    (SERVER, "save_weights_for_sampler"),
+    (SERVICE, "forward_backward"),
+    (TRAINER, "optim_step"),
+    (SERVER, "asample"),
+    (TRAINER, "save_weights_for_sampler"),
+    (SERVICE, "save_weights"),
+]
+"""Parts that are ended, and the call that is under way, one in each round."""
+ORDERS: dict[str, Callable[[list[Any]], Any]] = {
+    "backwards": list.reverse,
+    "at random, seed 1": random.Random(1).shuffle,
+    "at random, seed 2": random.Random(2).shuffle,
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class Outcome:
+    """One repetition of the recipe.
+
+    Example: `Outcome(case="each request twice, backwards", num_differing=0, is_same=True, seconds=12.1)`.
+    """
+
+    case: str
+    num_differing: int
+    is_same: bool
+    seconds: float
+    strikes: list[str] = field(default_factory=list)
+
+
+class WatchedService:
+    """A service that is started again by the same command whenever it is gone, as by the supervisor of a machine."""
+
+    def __init__(self, folder: Path, words: list[str]) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.folder, self.num_starts = folder, 0
+        self._words = [*words, f"service.port={self.port}"]
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._start()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def strike(self, what: str) -> str:
+        """Ends a part by SIGKILL, and returns its process. Raises LookupError if there is none now."""
+        with self._lock:
+            process = self._run.driver if what == SERVICE else self._run.find(what)
+            process.kill()
+            return f"{what} (pid {process.pid})"
+
+    def close(self) -> list[str]:
+        """Ends it; returns what it leaves behind."""
+        self._ended.set()
+        self._watcher.join()
+        with self._lock:
+            self._run.driver.terminate()
+            self._run.finish(seconds=120)
+            return self._run.leftovers()
+
+    def _start(self) -> None:
+        self._run = DrivenRun(self.folder, self._words, environment={}, module="vime.service")
+        self.num_starts += 1
+
+    def _watch(self) -> None:
+        while not self._ended.wait(WATCH_SECONDS):
+            with self._lock:
+                self._run._look()
+                if self._run._process.poll() is not None:
+                    self._start()
+
+
+@contextmanager
+def watched(folder: Path, words: list[str]) -> Any:
+    """A service within the block; the text of its log is written where the block fails."""
+    service = WatchedService(folder, words)
+    try:
+        yield service
+    except BaseException:
+        sys.stderr.write(service._run.log_tail())
+        raise
+    finally:
+        left = service.close()
+        if left:
+            sys.stderr.write(f"left behind: {left}\n")
+
+
+async def main() -> int:
+    """Runs the parts; returns the exit code."""
+    settle()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=len(POINTS), help="rounds of the recipe (default %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=["orders", "kills"], default=["orders", "kills"])
+    parser.add_argument("--markdown", type=Path, help="write the table here")
+    options = parser.parse_args()
+    page, outcomes = Result(title="The training service under faults"), list[Outcome]()
+    with tempfile.TemporaryDirectory(prefix="vime-service-") as folder, watched(Path(folder) / "service", WORDS) as service:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
+            started = time.monotonic()
+            undisturbed = await record(
+                await opened(service, http), service.folder, num_rounds=options.rounds, num_samples=NUM_SAMPLES
+            )
+            outcomes.append(compared("undisturbed", undisturbed, undisturbed, started))
+            if "orders" in options.only:
+                for name, order in ORDERS.items():
+                    started = time.monotonic()
+                    found = await repeat_in_order(await opened(service, http), undisturbed, service.folder, order)
+                    outcomes.append(compared(f"each request twice, {name}", undisturbed, found, started))
+            if "kills" in options.only:
+                started, strikes = time.monotonic(), Strikes(service, undisturbed.requests)
+                found = await repeat(await opened(service, http), undisturbed, service.folder, posted=strikes.strike)
+                outcomes.append(compared(f"{len(strikes.done)} kills", undisturbed, found, started))
+                outcomes[-1].strikes = strikes.done
+        num_starts = service.num_starts
+    text = markdown(page, outcomes, num_starts, len(undisturbed.requests))
+    sys.stdout.write(text)
+    if options.markdown:
+        options.markdown.write_text(text, encoding="utf-8")
+    return 0 if all(each.is_same for each in outcomes) else 1
+
+
+async def opened(service: WatchedService, http: aiohttp.ClientSession) -> ServiceClient:
+    """A client with a new model, always of the same seed."""
+    client = ServiceClient(service.url, http, key="tml-faults")
+    await client.open(rank=RANK, seed=SEED)
+    return client
+
+
+class Strikes:
+    """The strikes of `POINTS`, one in each round, a moment after the request is made."""
+
+    def __init__(self, service: WatchedService, requests: list[Request]) -> None:
+        self._service, self._random = service, random.Random(0)
+        self.done: list[str] = []
+        self._places: dict[int, tuple[str, str]] = {}
+        rounds = [index for index, each in enumerate(requests) if each.route == "save_weights_for_sampler"]
+        for (what, route), begin in zip(POINTS, rounds, strict=False):
+            place = next(index for index in range(begin, len(requests)) if requests[index].route == route)
+            self._places[place] = what, route
+
+    def strike(self, index: int) -> None:
+        """Ends what is to be ended behind this request."""
+        if index not in self._places:
+            return
+        what, route = self._places[index]
+        delay = self._random.uniform(0.0, 0.2)
+        time.sleep(delay)
+        struck = self._service.strike(what)
+        self.done.append(f"request {index} ({route}), {1000 * delay:.0f} ms after it was taken: {struck}")
+        sys.stderr.write(f"{self.done[-1]}\n")
+
+
+def compared(case: str, undisturbed: Recorded, found: Recorded, started: float) -> Outcome:
+    """The comparison of a repetition with the recipe."""
+    num_differing = sum(one != other for one, other in zip(undisturbed.answers, found.answers, strict=True))
+    is_same = not num_differing and found.weights == undisturbed.weights
+    outcome = Outcome(case=case, num_differing=num_differing, is_same=is_same, seconds=time.monotonic() - started)
+    sys.stderr.write(f"{outcome}\n")
+    return outcome
+
+
+def markdown(page: Result, outcomes: list[Outcome], num_starts: int, num_requests: int) -> str:
+    """The page."""
+    facts = "\n".join(f"- {line}" for line in circumstances(page))
+    recorded, *others = outcomes
+    rows = [f"| undisturbed | of {num_requests} | those that the others are compared with | {recorded.seconds:.0f} |"]
+    rows += [
+        f"| {each.case} | {each.num_differing} of {num_requests} | {'the same bits' if each.is_same else 'differ'} "
+        f"| {each.seconds:.0f} |"
+        for each in others
+    ]
+    head = "| requests of the recipe | answers that differ | answers and weights at the end | seconds |\n|---|--:|---|--:|\n"
+    strikes = [f"- {strike.rsplit(' (pid', 1)[0]}" for each in outcomes for strike in each.strikes]
+    struck = "\n\nStrikes by SIGKILL:\n\n" + "\n".join(strikes) if strikes else ""
+    return f"# {page.title}\n\n{facts}\n- starts of the service: {num_starts}\n\n{head}" + "\n".join(rows) + struck + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
