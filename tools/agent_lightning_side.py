@@ -2,9 +2,9 @@
 
     PYTHON tools/agent_lightning_side.py --python .venv/bin/python --json PATH +experiment=database_tiny…
 
-With `--service URL` the training service trains it (`lightning_service.py`), else a vime that is started with the words. It runs
-in Agent Lightning's environment; `tools/bench_agent_lightning.py` starts it. With `--faults` one runner is killed in the middle of
-a rollout, and one attempt raises an error.
+With `--service URL` the training service trains it (`lightning_service.py`), else a vime that is started with the words. It
+runs in Agent Lightning's environment; `tools/bench_agent_lightning.py` starts it. With `--faults` one runner is killed in the
+middle of a rollout, and one attempt raises an error.
 """
 
 import argparse

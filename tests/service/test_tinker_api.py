@@ -61,7 +61,8 @@ class FakeService:
     """A service that only remembers its models."""
 
     def __init__(self) -> None:
-        self.config = RunConfig(model=ModelConfig(name="tiny", vocab_size=100), service=ServiceConfig(max_request_bytes=2**20))
+        model = ModelConfig(name="tiny", vocab_size=100, checkpoint="agentic/memagent/tiny/actor")
+        self.config = RunConfig(model=model, service=ServiceConfig(max_request_bytes=2**20))
         self.max_model_len, self.models, self.lost = 64, dict[str, FakeModel](), asyncio.Event()
         self.places = SimpleNamespace(forget=self._forget)
         self.sampled: list[dict[str, Any]] = []
@@ -360,6 +361,7 @@ async def test_any_body_gets_a_reason_or_an_answer(tmp_path: Path, caplog: pytes
     names = ["session_id", "model_id", "seq_id", "path", "base_model", "lora_config", "rank", "adam_params", "prompt", "chunks"]
     names += ["sampling_params", "num_samples", "request_id", "kind", "ttl_seconds", "optimizer_config", "tinker_path", "stop"]
     names += ["learning_rate", "max_tokens", "model_seq_id", "sampling_session_seq_id", "model_path", "tokens", "user_metadata"]
+    names += ["num_calls", "num_tokens"]
 
     def drawn(depth: int) -> Any:
         if depth and generator.random() < 0.5:
