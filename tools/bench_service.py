@@ -92,21 +92,12 @@ async def step(service: Service, model: TrainedModel, prompts: list[list[int]], 
     times = [time.monotonic()]
     await model.save_sampler(folder)
     async with service.sampler(folder.name, folder) as sampler:
-        await sampler.sample(prompts[0], {"max_tokens": 1}, request_id="first")
+        await sampler.sample(prompts[0], {"max_tokens": 1})
         times.append(time.monotonic())
         parameters = {"max_tokens": MAX_TOKENS, "temperature": 1.0}
-        turns = await together([sampler.sample(prompt, parameters, request_id=str(n)) for n, prompt in enumerate(prompts)])
+        turns = await together([sampler.sample(prompt, parameters) for prompt in prompts])
         times.append(time.monotonic())
-    data = []
-    for prompt, turn in zip(prompts, turns):
-        tokens, before = [*prompt, *list(turn.output_ids)], [0.0] * (len(prompt) - 1)
-        advantage = 1.0 if turn.output_ids[0] % 2 else -1.0
-        inputs = {
-            "target_tokens": tokens[1:],
-            "logprobs": [*before, *list(turn.logprobs)],
-            "advantages": [*before, *[advantage] * len(turn.output_ids)],
-        }
-        data.append(Datum(tokens=tokens[:-1], inputs=inputs))
+    data = [Datum.sampled(prompt, turn, 1.0 if turn.output_ids[0] % 2 else -1.0) for prompt, turn in zip(prompts, turns)]
     await model.forward_backward(data, "importance_sampling")
     times.append(time.monotonic())
     await model.step({"lr": 1e-5})

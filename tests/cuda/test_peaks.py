@@ -30,16 +30,15 @@ def assert_fits(peak: Peak) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ["memagent_lora_qwen3_8b/one_gpu", "qwen2.5-7b/one_node", "qwen3-30b-a3b/one_node"])
+@pytest.mark.parametrize("row", ["memagent_lora_qwen3_8b/one_gpu", "qwen3-30b-a3b/one_node"])
 def test_a_recipe_takes_what_its_plan_says(row: str) -> None:
     model, _, cluster = row.partition("/")
     assert_fits(measure(model, cluster))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "sao"])
-def test_a_critic_takes_what_its_plan_says(algorithm: str) -> None:
-    assert_fits(measure("qwen2.5-3b", "one_node", f"algorithm={algorithm}"))
+def test_a_critic_takes_what_its_plan_says() -> None:
+    assert_fits(measure("qwen2.5-3b", "one_node", "algorithm=ppo"))
 
 
 def test_all_recipes_are_measured_and_fit_their_cards() -> None:

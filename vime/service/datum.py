@@ -8,7 +8,7 @@ import numpy as np
 
 from vime.errors import BadRequestError
 from vime.service.client_loss import CLOSED, CROSS_ENTROPY, LOSSES, NUMBERS, RATIO_MASK, WEIGHTS, ChosenLoss
-from vime.types import Sample
+from vime.types import Sample, Turn
 
 TARGETS, WEIGHT_INPUT, LOGPROBS, ADVANTAGES, SEQUENCE_MASK = (
     "target_tokens",
@@ -31,6 +31,18 @@ class Datum:
     """Ids [L]."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Arrays by name, [L] each; targets and weights of cross_entropy may be [L, K]."""
+
+    @classmethod
+    def sampled(cls, prompt: Sequence[int], turn: Turn, advantage: float) -> "Datum":
+        """A sampled reply with one advantage for all of its tokens; those of the prompt have none."""
+        before, reply = [0.0] * (len(prompt) - 1), list(turn.output_ids)
+        tokens = [*prompt, *reply]
+        inputs = {
+            TARGETS: tokens[1:],
+            LOGPROBS: [*before, *turn.logprobs],
+            ADVANTAGES: [*before, *[advantage] * len(reply)],
+        }
+        return cls(tokens=tokens[:-1], inputs=inputs)
 
 
 def chosen_loss(name: str, numbers: Mapping[str, float], data: Sequence[Datum]) -> ChosenLoss:

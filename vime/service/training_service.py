@@ -6,13 +6,14 @@
         await model.step({"lr": 1e-4})
         await model.save_sampler(folder / "first")
         async with service.sampler("first", folder / "first") as sampler:
-            turn = await sampler.sample(prompt, {"max_tokens": 16, "temperature": 1.0}, request_id="1")
+            turn = await sampler.sample(prompt, {"max_tokens": 16, "temperature": 1.0})
 
 The loop is the caller's. Models take turns at the trainer call by call, so that each waits for one call of every other at most.
 """
 
 import asyncio
 import json
+import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -191,13 +192,15 @@ class Sampler:
         self._client, self._turn, self._version, self._max_model_len = client, turn, version, max_model_len
 
     async def sample(
-        self, prompt: Integers, sampling: dict[str, Any], *, request_id: str, listener: Listener | None = None
+        self, prompt: Integers, sampling: dict[str, Any], *, request_id: str = "", listener: Listener | None = None
     ) -> Turn:
         """A reply behind the prompt; `sampling` has vLLM's names, and without `max_tokens` the reply may fill the context.
 
-        `listener` receives tokens as they arrive. Raises BadRequestError, ServerError.
+        `request_id` differs between requests, and is drawn where it is not given. `listener` receives tokens as they arrive.
+        Raises BadRequestError, ServerError.
         """
-        given, session = {"max_tokens": self._max_model_len - len(prompt)} | sampling, f"service-{request_id}"
+        given = {"max_tokens": self._max_model_len - len(prompt)} | sampling
+        session = f"service-{request_id or secrets.token_hex(8)}"
         try:
             async with self._turn():
                 return await self._client.generate(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agentic.tutorial import own_loop
 from agentic.tutorial.evaluation import eval_log
 from vime.config import RunConfig
 from vime.preflight.compose import compose_run
@@ -20,6 +21,8 @@ from vime.types import COUNTS, Group, Prompt, StopReason
 
 FOLDER = Path(__file__).parents[3] / "agentic" / "tutorial"
 STEPS = ["one_call", "first_query", "tool", "turns", "sub_agents", "over_http", "evaluation", "algorithm"]
+OWN_LOOP = "own_loop"
+"""The last step, which is a script."""
 MOST_LINES = 40
 NUM_ROLLOUTS = 4
 
@@ -37,9 +40,9 @@ def config_of(step: str, *words: str) -> RunConfig:
 
 def test_the_readme_has_the_steps_in_order_and_each_is_short():
     rows = re.findall(r"^\| (\d) \| `(\w+)\.py` \|", (FOLDER / "README.md").read_text(), re.M)
-    assert rows == [(str(number), step) for number, step in enumerate(STEPS, start=1)]
-    assert {file.stem for file in FOLDER.glob("*.py")} == {*STEPS, "__init__"}
-    assert all(len((FOLDER / f"{step}.py").read_text().splitlines()) <= MOST_LINES for step in STEPS)
+    assert rows == [(str(number), step) for number, step in enumerate([*STEPS, OWN_LOOP], start=1)]
+    assert {file.stem for file in FOLDER.glob("*.py")} == {*STEPS, OWN_LOOP, "__init__"}
+    assert all(len((FOLDER / f"{step}.py").read_text().splitlines()) <= MOST_LINES for step in (*STEPS, OWN_LOOP))
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -113,6 +116,13 @@ def test_a_step_runs_on_a_server(tutorial: ServedTutorial, step: str):
         log = eval_log(context, [{"counts": rollout.counts} for rollout in rollouts])
         assert log.metrics["queries_mean"] == calls / len(rollouts)
         assert sum(log.figures["items_by_number_of_queries"]["series"]["share of items"]) == pytest.approx(1)
+
+
+@pytest.mark.slow
+@pytest.mark.in_turn
+def test_a_loop_of_ones_own_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    asyncio.run(own_loop.main(f"output_dir={tmp_path}"))
+    assert re.findall(r"^step (\d), .*'grad_norm': \d", capsys.readouterr().out, re.M) == ["0", "1", "2", "3"]
 
 
 def check_advantages(config: RunConfig, groups: list[Group]) -> None:
