@@ -52,6 +52,7 @@ ALL_TAUGHT = [
     "trainer.sft_tokens_per_step=6000",
 ]
 NUM_ROWS = 512
+LOSSES = "losses.json"
 MINUTES = 40
 """Time limit of a recipe."""
 
@@ -127,6 +128,9 @@ def main() -> int:
             for run in range(RECIPES[name].num_runs):
                 failed += 0 if (run_folder(name, run) / "seconds").exists() else run_recipe(name, run, options.client, url)
                 write_page(options.output, page, options.client)
+        if not (FOLDER / LOSSES).exists():
+            failed += compare_losses(options.client, url)
+        write_page(options.output, page, options.client)
     return 1 if failed else 0
 
 
@@ -182,6 +186,7 @@ def service(port: int) -> Iterator[str]:
         f"output_dir={FOLDER / 'service'}",
         f"service.port={port}",
         f"service.model_names=[{NAME}]",
+        "service.max_models=64",  # sessions of clients that have gone end two minutes later
     ]
     url, log = f"http://127.0.0.1:{port}", FOLDER / "service.log"
     with log.open("w") as file:
@@ -223,13 +228,27 @@ def run_recipe(name: str, run: int, client: Path, url: str) -> int:
     }
     before = time.monotonic()
     with folder.with_suffix(".log").open("w") as log:
-        ended = subprocess.run(words, env=variables, stdout=log, stderr=log, timeout=60 * MINUTES, check=False)
+        ended = subprocess.run(words, env=variables(url), stdout=log, stderr=log, timeout=60 * MINUTES, check=False)
     if ended.returncode:
         sys.stderr.write(f"{name} failed: {folder.with_suffix('.log')}\n")
         return 1
     (folder / "seconds").write_text(str(round(time.monotonic() - before)))
     (folder / "command").write_text(shlex.join(["python", "tools/clients/cookbook.py", *words[2:-1]]))
     return 0
+
+
+def compare_losses(client: Path, url: str) -> int:
+    """Puts losses, gradients and AdamW beside PyTorch's, through the SDK; returns 1 if that fails."""
+    words = [str(client), str(ROOT / "tools" / "clients" / "tinker_losses.py"), NAME, str(FOLDER / "service")]
+    ended = subprocess.run(words, env=variables(url), stdout=subprocess.PIPE, timeout=60 * MINUTES, check=False)
+    if ended.returncode == 0:
+        (FOLDER / LOSSES).write_bytes(ended.stdout)
+    return 1 if ended.returncode else 0
+
+
+def variables(url: str) -> dict[str, str]:
+    """The environment of a client."""
+    return os.environ | {"TINKER_BASE_URL": url, "TINKER_API_KEY": "tml-recipes", "HF_HUB_OFFLINE": "1"}
 
 
 def curve(name: str, run: int, metric: str) -> list[float]:
@@ -268,6 +287,11 @@ def write_page(output: Path, page: Result, client: Path) -> None:
         f"\n![{CURVE}]({output.name}.svg)\n\n## Commands\n",
         "    " + "\n    ".join([*made, *commands]),
     ]
+    if (FOLDER / LOSSES).exists():
+        found = json.loads((FOLDER / LOSSES).read_text())
+        text += ["\n## Losses, gradients and AdamW beside PyTorch", "Largest differences (`tools/clients/tinker_losses.py`).\n"]
+        text += ["| | of what | difference |", "|---|---|--:|"]
+        text += [f"| {name} | {what} | {value:.1e} |" for name, each in found.items() for what, value in each.items()]
     output.with_suffix(".md").write_text("\n".join(text) + "\n", encoding="utf-8")
     if series:
         chart = standalone_chart(f"{CURVE}: right answers", series, x_label="step", y_label="share")

@@ -107,10 +107,10 @@ def compared(name):
     norms = [client.optim_step(step).result().metrics["grad_norm"] for client in (own, twin)]
     after = [logprobs_of(client.forward(sent(data, "weights"), "cross_entropy").result()) for client in (own, twin)]
     return {
-        "loss": abs(result.metrics["loss:sum"] / float(expected.detach()) - 1),
-        "norm of the gradient": abs(norms[0] / norms[1] - 1),
-        "logprobs after a step": max(float(np.abs(x - y).max()) for x, y in zip(*after)),
-        "they moved by": max(float(np.abs(x - y).max()) for x, y in zip(after[0], present)),
+        "the loss, relative": abs(result.metrics["loss:sum"] / float(expected.detach()) - 1),
+        "the norm of the gradient, relative": abs(norms[0] / norms[1] - 1),
+        "logprobs after a step along the gradient": max(float(np.abs(x - y).max()) for x, y in zip(*after)),
+        "for comparison: they moved by": max(float(np.abs(x - y).max()) for x, y in zip(after[0], present)),
     }
 
 
@@ -143,7 +143,7 @@ def adam():
         optimizer.step()
         largest = max(largest, *(float((present[key] - twin[key]).abs().max()) for key in twin))
         moved = max(moved, *(float((present[key] - first[key]).abs().max()) for key in twin))
-    return {"weights after 4 steps": largest, "they moved by": moved}
+    return {"weights after 4 steps": largest, "for comparison: they moved by": moved}
 
 
 print(json.dumps({**{name: compared(name) for name in NUMBERS}, "AdamW": adam()}, indent=1), flush=True)
