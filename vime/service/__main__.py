@@ -2,6 +2,7 @@
 
     python -m vime.service model=tiny model.checkpoint=PATH      # on this machine; then TINKER_BASE_URL=http://127.0.0.1:8930
     python -m vime.service model=qwen3-8b cluster=one_node service.max_models=16
+    python -m vime.service model=tiny model.checkpoint=PATH mode=plan          # show what would be started
 
 The words are settings, as of `python -m vime.run`. Ctrl-C ends the service; with `output_dir=FOLDER` the next one goes on where
 it was.
@@ -18,13 +19,14 @@ from pathlib import Path
 from aiohttp import web
 
 from vime.cluster.ports import BACKLOG
-from vime.config import RunConfig
+from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem, VimeError
 from vime.processes.secret import is_loopback
 from vime.run import CONFIG_ERROR, FAILED, INTERRUPTED, report
 from vime.service.call_queue import Interrupted
 from vime.service.configuration import compose_service
 from vime.service.journal import Journal
+from vime.service.service_plan import show_service_plan
 from vime.service.tinker_api import KEYS_VARIABLE, TinkerAPI
 from vime.service.training_service import open_service
 from vime.surroundings import settle
@@ -48,6 +50,9 @@ def main(words: list[str] | None = None) -> int:
         if not is_loopback(settings.host) and not os.environ.get(KEYS_VARIABLE):
             remedy = f"other machines reach it: set the environment variable {KEYS_VARIABLE} to the keys of its clients"
             raise ConfigError([Problem(key="service.host", value=settings.host, remedy=remedy)])
+        if composed.config.mode is Mode.plan:
+            show_service_plan(composed.config)
+            return 0
         return asyncio.run(_serve(composed.config))
     except ConfigError as error:
         report(error)

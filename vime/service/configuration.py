@@ -1,7 +1,7 @@
 """The configuration of a service, from the words of its command line, and the rules that it must keep."""
 
 from vime.cluster.placement import takes_turns
-from vime.config import LoraDelivery, RunConfig
+from vime.config import ClusterConfig, LoraDelivery, Mode, RunConfig
 from vime.errors import Problem
 from vime.preflight.compose import Composed, compose_run
 from vime.preflight.rules import (
@@ -44,6 +44,9 @@ RULES: tuple[Rule, ...] = (
     serving.rotary_embeddings,
     vllm_arguments.arguments,
     security.arguments,
+)
+"""The rules of a run that are about models, trainer and servers."""
+MACHINE_RULES: tuple[Rule, ...] = (
     machine_requirements.gpus,
     machine_requirements.checkpoint,
     machine_requirements.ports_free,
@@ -52,19 +55,29 @@ RULES: tuple[Rule, ...] = (
     machine_requirements.address,
     machine_requirements.ray_answers,
 )
-"""The rules of a run that are about models, trainer, servers and machines."""
+"""Those about this machine, which a plan leaves out."""
 DEFAULTS = ("name=service_${model.name}", "trainer.lora.rank=32", "serving.lora=adapter")
 """Words that come before those of the command line."""
 
 
 def compose_service(words: list[str]) -> Composed:
     """Composes a service. Raises `ConfigError` with all of its problems."""
-    return compose_run([*DEFAULTS, *words], check=find_problems)
+    cluster = compose_run([*DEFAULTS, *words]).config.cluster
+    return compose_run([*DEFAULTS, *apart(cluster), *words], check=find_problems)
+
+
+def apart(cluster: ClusterConfig) -> list[str]:
+    """Words for a cluster whose trainer and servers would take turns: each gets half of the GPUs."""
+    if not cluster.colocated or not cluster.gpus_per_node:
+        return []
+    number = cluster.gpus_per_node * cluster.num_nodes
+    numbers = {"num_trainer_gpus": number - number // 2, "num_server_gpus": number // 2}
+    return ["cluster.colocated=false", *(f"cluster.{name}={value}" for name, value in numbers.items())]
 
 
 def find_problems(config: RunConfig) -> list[Problem]:
     """All problems of a service's configuration."""
-    return found_by((*RULES, own_rules), config)
+    return found_by((*RULES, own_rules) if config.mode is Mode.plan else (*RULES, *MACHINE_RULES, own_rules), config)
 
 
 def own_rules(config: RunConfig) -> list[Problem]:

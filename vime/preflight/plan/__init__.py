@@ -15,8 +15,19 @@ from vime.preflight.plan.steps import batch, evaluation, summary
 _NUMBER_AND_UNIT = re.compile(r"(\d) ([KMG]iB|tokens|sequences|GPUs)\b")
 
 
+Section = tuple[str, list[str]]
+"""A heading and its lines."""
+
+
 def show_plan(config: RunConfig) -> None:
-    """Writes the plan to standard output."""
+    """Writes the plan of a run to standard output."""
+    run, batches = ("Run", summary(config)), ("Batch", batch(config))
+    sections = [run, batches, ("Evaluation", evaluation(config)), ("Serving", serving(config)), ("Time", time(config))]
+    show_sections(config, sections)
+
+
+def show_sections(config: RunConfig, sections: list[Section]) -> None:
+    """Writes sections to standard output, and behind them placement and memory of trainer and servers."""
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 130, highlight=False, soft_wrap=False)
 
     def write(heading: str, lines: list[str]) -> None:
@@ -24,10 +35,7 @@ def show_plan(config: RunConfig) -> None:
         for line in lines:
             console.print(wrapped(line, console.width), markup=False, soft_wrap=True)
 
-    for heading, lines in (
-        *(("Run", summary(config)), ("Batch", batch(config)), ("Evaluation", evaluation(config)), ("Serving", serving(config))),
-        ("Time", time(config)),
-    ):
+    for heading, lines in sections:
         write(heading, lines)
     console.print(placement_table(config))
     write("Memory", memory(config))
