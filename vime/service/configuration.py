@@ -55,7 +55,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine_requirements.address,
     machine_requirements.ray_answers,
 )
-"""Those about this machine, which a plan leaves out."""
+"""Rules about this machine, which a plan leaves out."""
 DEFAULTS = ("name=service_${model.name}", "trainer.lora.rank=32", "serving.lora=adapter")
 """Words that come before those of the command line."""
 
