@@ -33,7 +33,7 @@ gpu-build-check: setup  ## Resolve, install and import the GPU build, and config
 check: setup  ## Lint (scripts as well), formats, types, a reader for every setting, prose of docstrings, the page of settings
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
-	@.venv/bin/pyright
+	@.venv/bin/pyright --threads
 	@.venv/bin/shellcheck --external-sources scripts/*.sh .ci/run
 	@.venv/bin/hadolint scripts/Containerfile
 	@.venv/bin/python tools/check_fields.py

@@ -24,6 +24,7 @@ from bench_rows import ROOT, Result, add_options, finish
 
 from vime.service.configuration import compose_service
 from vime.service.datum import Datum
+from vime.service.journal import Journal
 from vime.service.tinker_api import TinkerAPI
 from vime.service.training_service import ModelSpec, Service, TrainedModel, open_service
 from vime.surroundings import settle
@@ -68,7 +69,8 @@ async def measure(options: argparse.Namespace, folder: Path) -> tuple[list[dict]
     words = ["model=tiny", f"model.checkpoint={ROOT / MODEL}", f"output_dir={folder / 'service'}", f"service.port={options.port}"]
     config = compose_service(words).config
     async with open_service(config, folder, say=lambda line: None) as service:
-        runner = web.AppRunner(TinkerAPI(service, folder).app(), access_log=None)
+        journal = Journal(folder)
+        runner = web.AppRunner(TinkerAPI(service, folder, journal).app(), access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", options.port).start()
         client = await _client(options, folder / "prompts.json")
@@ -112,8 +114,8 @@ async def _client(options: argparse.Namespace, prompts: Path) -> asyncio.subproc
         "HF_HUB_OFFLINE": "1",
     }
     words = [str(options.client), str(ROOT / "tools" / "clients" / "tinker_step.py"), "tiny", str(prompts), str(MAX_TOKENS)]
-    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-    return await asyncio.create_subprocess_exec(*words, **pipes, env=os.environ | variables)
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, env=os.environ | variables)
 
 
 async def _asked(client: asyncio.subprocess.Process) -> dict:

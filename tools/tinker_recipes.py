@@ -220,12 +220,6 @@ def run_recipe(name: str, run: int, client: Path, url: str) -> int:
     folder.parent.mkdir(parents=True, exist_ok=True)
     start = [str(ROOT / "tools" / "clients" / "cookbook.py"), NAME, str(FOLDER / "recipes")]
     words = [str(client), *start, f"tinker_cookbook.recipes.{RECIPES[name].module}", *words_of(name), f"log_path={folder}"]
-    variables = os.environ | {
-        "TINKER_BASE_URL": url,
-        "TINKER_API_KEY": "tml-recipes",
-        "HF_HUB_OFFLINE": "1",
-        "WANDB_MODE": "disabled",
-    }
     before = time.monotonic()
     with folder.with_suffix(".log").open("w") as log:
         ended = subprocess.run(words, env=variables(url), stdout=log, stderr=log, timeout=60 * MINUTES, check=False)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import datasets
-from tinker_cookbook import tokenizer_utils
+from tinker_cookbook import tokenizer_utils  # pyright: ignore[reportMissingImports]
 from transformers import AutoTokenizer
 
 model, folder, module, *words = sys.argv[1:]

@@ -99,7 +99,7 @@ def compared(name):
     result = own.forward_backward(sent(data, *names), name, numbers or None).result()
     leaves = [torch.tensor(p, dtype=torch.float64, requires_grad=True) for p in logprobs_of(result)]
     tensors = [{key: torch.tensor(np.asarray(value, np.float64)) for key, value in d.items()} for d in data]
-    expected = sum(reference(name, p, d, numbers) for p, d in zip(leaves, tensors))
+    expected = torch.stack([reference(name, p, d, numbers) for p, d in zip(leaves, tensors)]).sum()
     gradients = torch.autograd.grad(expected, leaves)
     weighted = [d | {"weights": -g.numpy().astype(np.float32)} for d, g in zip(data, gradients)]
     twin.forward_backward(sent(weighted, "weights"), "cross_entropy").result()

@@ -189,10 +189,10 @@ def test_targets_exist_and_are_named_once() -> None:
         ({"trainer.lora.rank": 1024}, "ranks up to 512"),
         ({"serving.models.actor.urls": ["http://10.0.0.2:8000"]}, "servers given by urls"),
         (
-            {"trainer.lora.targets": [LoraTarget.q_proj, LoraTarget.lm_head], "model.family": Family.qwen2},
+            {"trainer.lora.targets": [LoraTarget.q_proj, LoraTarget.lm_head], "model.family": Family("qwen2")},
             "no adapter of lm_head for the family qwen2: use merge",
         ),
-        ({"trainer.lora.targets": [LoraTarget.embed_tokens], "model.family": Family.qwen3}, None),
+        ({"trainer.lora.targets": [LoraTarget.embed_tokens], "model.family": Family("qwen3")}, None),
         ({}, None),
     ],
 )
