@@ -58,6 +58,8 @@ def main() -> None:
     values = [median(each["cpu"] for each in side) for side in (http, ours)]
     case = f"CPU time of a call, {calls} calls a step; service and client"
     result.add("service", case, ours=1000 * values[0] / calls, reference=1000 * values[1] / calls, unit="ms")
+    note = "Client, service, trainer and server share the cores of this machine"
+    result.notes.append(f"{note}: a step takes longer by the CPU time of the first two.")
     finish(result, options)
 
 
