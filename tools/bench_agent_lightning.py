@@ -17,15 +17,13 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bench_rows import Result, circumstances
 from client_environments import AGENT_LIGHTNING, AGENT_LIGHTNING_SERVER, ROOT
-from tinker_versions import until_served
+from tinker_versions import served
 
 from vime.report.metrics_file import curves, read_metrics
 
@@ -108,22 +106,6 @@ def train_with_agent_lightning(words: list[str], folder: Path, *options: str) ->
     if not file.exists():
         subprocess.run([*command, f"output_dir={folder}"], check=True, env={**os.environ, **dict(AGENT_LIGHTNING.variables)})
     return rewards_of(folder), json.loads(file.read_text())
-
-
-@contextmanager
-def service(out: Path) -> Iterator[str]:
-    """A training service of the task's tiny model; gives its address."""
-    out.mkdir(parents=True, exist_ok=True)
-    words = [f"output_dir={out / 'service'}", f"service.port={SERVICE_PORT}", "model=tiny", f"model.checkpoint={CHECKPOINT}"]
-    url, log = f"http://127.0.0.1:{SERVICE_PORT}", out / "service.log"
-    with log.open("w") as file:
-        process = subprocess.Popen([sys.executable, "-m", "vime.service", *words], cwd=ROOT, stdout=file, stderr=file)
-    try:
-        until_served(url, process, log)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def train_on_service(url: str, file: Path, steps: int, *options: str) -> dict[str, Any]:
@@ -222,7 +204,9 @@ def main() -> None:
     page = Result(title="Agent Lightning on the training service" if options.service else "Agent Lightning")
     if options.service:
         out = options.out or Path(tempfile.mkdtemp(prefix="vime-agent-lightning-"))
-        with service(out) as url:
+        out.mkdir(parents=True, exist_ok=True)
+        words = ["model=tiny", f"model.checkpoint={CHECKPOINT}", f"output_dir={out / 'service'}"]
+        with served(words, SERVICE_PORT, out / "service.log") as url:
             store = train_on_service(url, out / "service.json", options.steps)
             faulty = train_on_service(url, out / "service_faults.json", 3, *FAULT_OPTIONS) if options.faults else None
         text = service_page(page, store, faulty)

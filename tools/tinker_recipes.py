@@ -15,15 +15,13 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench_rows import ROOT, Result, circumstances
 from client_environments import installed_version
 from svg_chart import standalone_chart
-from tinker_versions import until_served
+from tinker_versions import served
 
 from tools import tinker_arithmetic
 from vime.report.charts import Series
@@ -123,7 +121,14 @@ def main() -> int:
     write_model()
     write_rows(random.Random(0))
     failed = 0
-    with service(options.port) as url:
+    words = [
+        "model=tiny",
+        f"model.checkpoint={FOLDER / 'habits' / 'model'}",
+        f"output_dir={FOLDER / 'service'}",
+        f"service.model_names=[{NAME}]",
+        "service.max_models=64",  # sessions of clients that have gone end two minutes later
+    ]
+    with served(words, options.port, FOLDER / "service.log") as url:
         for name in options.recipes:
             for run in range(RECIPES[name].num_runs):
                 failed += 0 if (run_folder(name, run) / "seconds").exists() else run_recipe(name, run, options.client, url)
@@ -175,28 +180,6 @@ def write_rows(rng: random.Random) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(json.dumps(row) + "\n" for row in each), encoding="utf-8")
     tinker_arithmetic.build_tokenizer().save_pretrained(FOLDER / "recipes" / "tokenizer")
-
-
-@contextmanager
-def service(port: int) -> Iterator[str]:
-    """A service of the tiny model; gives its address."""
-    words = [
-        "model=tiny",
-        f"model.checkpoint={FOLDER / 'habits' / 'model'}",
-        f"output_dir={FOLDER / 'service'}",
-        f"service.port={port}",
-        f"service.model_names=[{NAME}]",
-        "service.max_models=64",  # sessions of clients that have gone end two minutes later
-    ]
-    url, log = f"http://127.0.0.1:{port}", FOLDER / "service.log"
-    with log.open("w") as file:
-        process = subprocess.Popen([sys.executable, "-m", "vime.service", *words], cwd=ROOT, stdout=file, stderr=file)
-    try:
-        until_served(url, process, log)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def run_folder(name: str, run: int) -> Path:

@@ -16,6 +16,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench_rows import ROOT, Result, circumstances
@@ -42,26 +44,13 @@ def main() -> int:
     versions = options.versions or installable()
     found: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(prefix="vime-tinker-") as folder:
-        words = [
-            "model=tiny",
-            f"model.checkpoint={MODEL}",
-            f"output_dir={folder}/service",
-            f"service.port={options.port}",
-            "service.max_models=64",
-        ]
-        with (Path(folder) / "service.log").open("w") as log:
-            service = subprocess.Popen([sys.executable, "-m", "vime.service", *words], cwd=ROOT, stdout=log, stderr=log)
-            try:
-                url = f"http://127.0.0.1:{options.port}"
-                until_served(url, service, Path(log.name))
-                for version in versions:
-                    found[version] = outcome(version, url)
-                    sys.stderr.write(f"{version}: {found[version]}\n")
-                    if options.markdown:
-                        options.markdown.write_text(markdown(page, found), encoding="utf-8")
-            finally:
-                service.terminate()
-                service.wait()
+        words = ["model=tiny", f"model.checkpoint={MODEL}", f"output_dir={folder}/service", "service.max_models=64"]
+        with served(words, options.port, Path(folder) / "service.log") as url:
+            for version in versions:
+                found[version] = outcome(version, url)
+                sys.stderr.write(f"{version}: {found[version]}\n")
+                if options.markdown:
+                    options.markdown.write_text(markdown(page, found), encoding="utf-8")
     sys.stdout.write(markdown(page, found))
     return 0 if set(found[versions[0]].values()) == {WORKS} else 1
 
@@ -74,6 +63,21 @@ def installable() -> list[str]:
     assert listed is not None, text
     versions = listed[1].split(", ")
     return [each for each in versions if tuple(map(int, each.split(".")[:2])) >= OLDEST]
+
+
+@contextmanager
+def served(words: list[str], port: int, log: Path) -> Iterator[str]:
+    """A service with these settings, of which `log` gets the output; gives its address."""
+    url = f"http://127.0.0.1:{port}"
+    with log.open("w") as file:
+        command = [sys.executable, "-m", "vime.service", *words, f"service.port={port}"]
+        service = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file)
+        try:
+            until_served(url, service, log)
+            yield url
+        finally:
+            service.terminate()
+            service.wait()
 
 
 def until_served(url: str, service: subprocess.Popen[bytes], log: Path) -> None:

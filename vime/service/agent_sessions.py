@@ -32,6 +32,7 @@ from vime.types import Integers, Sample, Turn
 ROUTE = "/agents"
 """Path of the service below which agents find their sessions."""
 MOST_OPEN = 4096
+"""Sessions of one owner."""
 Sampling = Callable[[], AbstractAsyncContextManager[Sampler]]
 """Opens a sampler for one request; its weights may be newer each time."""
 TakeTokens = Callable[[int], None]
@@ -39,22 +40,15 @@ TakeTokens = Callable[[int], None]
 
 
 @dataclass(kw_only=True, slots=True)
-class Agent:
-    """An open session and its owner. Agent(owner="a client's digest")"""
-
-    owner: str
-    session: AgentSession | None = None
-    heard_at: float = field(default_factory=time.monotonic)
-    """Time of the last call of agent or owner, by the monotonic clock."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SamplerClient:
     """A sampler in the place of `TokenClient`: each request gets the weights that the sampler has then."""
 
     sampling: Sampling
-    agent: Agent
     take_tokens: TakeTokens
+    num_calls: int = 0
+    """Requests that are being answered."""
+    heard_at: float = field(default_factory=time.monotonic)
+    """Time of the end of the last request, by the monotonic clock."""
 
     async def generate(
         self,
@@ -71,10 +65,22 @@ class SamplerClient:
             self.take_tokens(len(token_ids) + sampling["max_tokens"])
         except FullError as full:
             raise Refused(str(full), status=429, code="rate_limit_exceeded") from full
-        async with self.sampling() as sampler:
-            turn = await sampler.sample(token_ids, sampling, request_id=request_id, listener=listener)
-        self.agent.heard_at = time.monotonic()
-        return turn
+        self.num_calls += 1
+        try:
+            async with self.sampling() as sampler:
+                return await sampler.sample(token_ids, sampling, request_id=request_id, listener=listener)
+        finally:
+            self.num_calls -= 1
+            self.heard_at = time.monotonic()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agent:
+    """An open session, its owner, and what it samples with. Agent(owner="a client's digest", session=…, client=…)"""
+
+    owner: str
+    session: AgentSession
+    client: SamplerClient
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,16 +126,16 @@ class AgentSessions:
         """Opens a session of an owner; returns its id, too. `parameters` (vLLM's names) are those of all its calls, and `base`
         is the address of the service.
 
-        Raises BadRequestError if too many are open.
+        Raises BadRequestError if the owner has too many.
         """
-        if len(self._open) >= MOST_OPEN:
-            raise BadRequestError(f"{len(self._open)} sessions of agents are open: end some of them first")
+        if (number := sum(agent.owner == owner for agent in self._open.values())) >= MOST_OPEN:
+            raise BadRequestError(f"{number} sessions of agents are open: end some of them first")
         config, id = self._service.config, f"agent-{secrets.token_hex(8)}"
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(config.model.checkpoint)
-        agent = Agent(owner=owner)
+        client = SamplerClient(sampling=sampling, take_tokens=take_tokens)
         model = ServedModel(
-            client=SamplerClient(sampling=sampling, agent=agent, take_tokens=take_tokens),
+            client=client,
             max_model_len=self._service.max_model_len,
             tokenizer=self._tokenizer,
             session=id,
@@ -137,42 +143,38 @@ class AgentSessions:
             chat_template_args=config.model.chat_template_args,
             name=config.model.name,
         )
-        agent.session = AgentSession(model=model, reader=await self._readers.reader(model), limits=limits)
-        self._gateway.open(agent.session)
-        agent.session.url = f"{base}{ROUTE}{agent.session.url}"
-        self._open[id] = agent
-        return id, agent.session
+        session = AgentSession(model=model, reader=await self._readers.reader(model), limits=limits)
+        self._gateway.open(session)
+        session.url = f"{base}{ROUTE}{session.url}"
+        self._open[id] = Agent(owner=owner, session=session, client=client)
+        return id, session
 
     def sequences(self, id: str, owner: str) -> list[SampledSequence]:
         """The tokens that the agent has sampled so far, each in one sequence.
 
         Raises BadRequestError if it sampled nothing, or this owner has no such agent.
         """
-        session = self._of(id, owner).session
-        assert session is not None, "it has one as soon as it is open"
         try:
-            return [_sequence(sample) for sample in session.samples(Sample())]
+            return [_sequence(sample) for sample in self._of(id, owner).session.samples(Sample())]
         except SampleError as error:
             raise BadRequestError(str(error)) from error
 
     def close(self, id: str, owner: str) -> None:
         """Ends a session; its URL answers no more. Raises BadRequestError if this owner has no such agent."""
-        session = self._of(id, owner).session
-        assert session is not None, "it has one as soon as it is open"
-        self._gateway.close(session)
+        self._gateway.close(self._of(id, owner).session)
         del self._open[id]
 
     def close_silent(self, limit: float) -> None:
-        """Ends the sessions that were silent since a time of the monotonic clock."""
+        """Ends the sessions that were silent since a time of the monotonic clock, and wait for no reply."""
         for id, agent in list(self._open.items()):
-            if agent.heard_at < limit:
+            if agent.client.heard_at < limit and not agent.client.num_calls:
                 self.close(id, agent.owner)
 
-    def _of(self, id: str, owner: str) -> "Agent":
+    def _of(self, id: str, owner: str) -> Agent:
         agent = self._open.get(id)
         if agent is None or agent.owner != owner:
             raise BadRequestError(f"there is no agent {id}, or it has ended")
-        agent.heard_at = time.monotonic()
+        agent.client.heard_at = time.monotonic()
         return agent
 
 

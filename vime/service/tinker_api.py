@@ -278,12 +278,13 @@ class TinkerAPI:
     async def _open_agent(self, request: web.Request, owner: str) -> dict[str, Any]:
         body = await _body(request)
         named = self._calls.sampling(body, owner) if "sampling_session_id" not in body else None
+        weights = partial(self._sessions.sampler, text_of(body, "sampling_session_id"), owner) if named is None else lambda: named
+        weights()  # which refuses what is not there
 
-        def sampling():  # those of a sampling session may be newer each time
-            weights = named or self._sessions.sampler(text_of(body, "sampling_session_id"), owner)
-            return self._service.sampler(weights.key, weights.folder, owner=owner)
+        def sampling():  # the weights of a sampling session may be newer each time
+            present = weights()
+            return self._service.sampler(present.key, present.folder, owner=owner)
 
-        sampling()
         limits = Limits(num_calls=number_of(body, "num_calls"), num_tokens=number_of(body, "num_tokens"))
         about = {"parameters": sampling_parameters(body), "limits": limits, "base": str(request.url.origin())}
         take_tokens = partial(self._quotas.take_tokens, owner)
