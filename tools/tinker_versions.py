@@ -67,7 +67,7 @@ def installable() -> list[str]:
 
 @contextmanager
 def served(words: list[str], port: int, log: Path) -> Iterator[str]:
-    """A service with these settings, of which `log` gets the output; gives its address."""
+    """A service with these settings, which writes to `log`; gives its address."""
     url = f"http://127.0.0.1:{port}"
     with log.open("w") as file:
         command = [sys.executable, "-m", "vime.service", *words, f"service.port={port}"]
