@@ -84,6 +84,19 @@ def test_a_log_that_is_full_is_emptied_and_its_last_lines_are_kept(tmp_path: Pat
     assert path.read_text() == ("after\n" if is_full else "".join([*lines, "after\n"])), "who has it open writes at its end"
 
 
+def test_a_log_that_grows_while_it_is_copied_leaves_no_longer_copy(tmp_path: Path) -> None:
+    path, earlier = tmp_path / "worker-0.log", tmp_path / "worker-0.earlier.log"
+    with subprocess.Popen(["sh", "-c", f"while echo written meanwhile; do :; done >> {path}"]) as writer:
+        try:
+            for _ in range(200):
+                while not path.exists() or path.stat().st_size <= 1000:
+                    pass
+                shorten(path, max_bytes=1000)
+                assert 0 < earlier.stat().st_size <= 1000
+        finally:
+            writer.kill()
+
+
 def test_a_process_and_its_programs_write_on_after_their_log_was_emptied(tmp_path: Path) -> None:
     path = tmp_path / "worker-0.log"
     subprocess.run([sys.executable, "-c", ENDLESS, str(path)], check=True, timeout=60)

@@ -53,7 +53,8 @@ def shorten(path: Path, *, max_bytes: int) -> None:
     """Empties a file of more than `max_bytes`, after its last lines, up to `max_bytes`, are copied to `….earlier.log`.
 
     The file itself stays, because programs that the process has started hold it open; all of them write at its end. A line that
-    is written between copy and emptying is lost. Raises OSError, with the file emptied, if the disk has no room for the copy.
+    is written between the look at its size and the emptying is lost. Raises OSError, with the file emptied, if the disk has no
+    room for the copy.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size <= max_bytes:
@@ -61,9 +62,9 @@ def shorten(path: Path, *, max_bytes: int) -> None:
     try:
         with path.open("rb") as file, path.with_suffix(".earlier.log").open("wb") as earlier:
             file.seek(-max_bytes - 1, os.SEEK_END)
-            file.readline()  # the rest of a line whose beginning is left out
-            while part := file.read(COPY_BYTES):
-                earlier.write(part)
+            room = max_bytes + 1 - len(file.readline())  # without the rest of a line whose beginning is left out
+            while part := file.read(min(COPY_BYTES, room)):
+                room -= earlier.write(part)
     finally:
         os.truncate(path, 0)
 
