@@ -41,11 +41,13 @@ def places_of(sent: Sent, monkeypatch: pytest.MonkeyPatch, *, number: int) -> Pl
     serving: Any = SimpleNamespace(trained_endpoint=lambda: ENDPOINT)
     trainer: Any = sent
     monkeypatch.setattr(Path, "exists", lambda path: str(path) != "gone")
-    return Places(RunConfig(service=ServiceConfig(num_samplers=number)), serving, trainer, Policy())
+    config = RunConfig(service=ServiceConfig(num_samplers=number))
+    config.trainer.lora.rank = 8
+    return Places(config, serving, trainer, Policy())
 
 
 async def use(places: Places, key: str) -> int:
-    async with places.adapter(key, Path(key)) as (_, version):
+    async with places.held(key, Path(key)) as (_, version):
         await asyncio.sleep(0)
         return version
 
@@ -67,7 +69,7 @@ async def test_an_adapter_is_sent_once_for_many_requests(monkeypatch: pytest.Mon
 async def test_no_adapter_is_exchanged_while_a_request_uses_it(monkeypatch: pytest.MonkeyPatch):
     sent = Sent()
     places = places_of(sent, monkeypatch, number=1)
-    async with places.adapter("a", Path("a")):
+    async with places.held("a", Path("a")):
         other = asyncio.create_task(use(places, "b"))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -99,7 +101,7 @@ async def test_a_newer_version_goes_to_the_place_that_holds_the_adapter(monkeypa
     places = places_of(sent, monkeypatch, number=2)
     await places.renew("a", Path("a"))
     assert sent.log == []  # no server holds it
-    async with places.adapter("a", Path("a")) as (_, version):
+    async with places.held("a", Path("a")) as (_, version):
         await places.renew("a", Path("a2"))
         assert sent.log == [("place0", "a"), ("place0", "a2")]
     assert await use(places, "a") > version

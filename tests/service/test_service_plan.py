@@ -32,3 +32,8 @@ def test_a_plan_shows_limits_and_the_memory_of_all_models_and_starts_nothing(cap
     assert "at most 64 models" in many and "each API key: 3 models" in many and "Nothing was started" in many
     memory = [float(text.partition("each trainer rank, on each GPU of 79.6 GiB: ")[2].split()[0]) for text in (few, many)]
     assert memory[1] > memory[0] + 10
+
+
+def test_a_plan_of_all_weights_has_one_model(capsys: pytest.CaptureFixture[str]):
+    assert main(["model=qwen3-8b", "cluster=one_node", "mode=plan", "trainer.lora.rank=0"]) == 0
+    assert "one model at a time, of rank 0" in capsys.readouterr().out

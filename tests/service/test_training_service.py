@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from anthropic import AsyncAnthropic
 from openai import APIStatusError, AsyncOpenAI
 
 from tests.service.test_client_loss import reference
+from vime.config import LoraConfig, LoraTarget
 from vime.service import wire
 from vime.service.client_loss import LOSSES, NUMBERS
 
@@ -30,22 +31,39 @@ LARGE = 1e3
 
 @pytest.fixture(scope="module")
 def url(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service of the `untied` checkpoint in float32, whose server holds two adapters at a time."""
-    folder = tmp_path_factory.mktemp("service")
+    """A service of the `untied` checkpoint in float32, whose server holds two adapters at a time, also of the output head."""
+    words = [
+        f"trainer.lora.targets=[{','.join(target.value for target in (*LoraConfig().targets, LoraTarget.lm_head))}]",
+        "trainer.lora.rank=16",
+    ]
+    with served(checkpoints["untied"], tmp_path_factory.mktemp("service"), "service.num_samplers=2", *words) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def url_of_all_weights(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A service of the same checkpoint that trains all weights."""
+    with served(checkpoints["untied"], tmp_path_factory.mktemp("service"), "trainer.lora.rank=0") as url:
+        yield url
+
+
+@contextmanager
+def served(checkpoint: Path, folder: Path, *words: str) -> Iterator[str]:
+    """The address of a service until the end of the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shape = {"family": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
-    shape |= {"vocab_size": VOCAB_SIZE, "max_position_embeddings": 1024, "checkpoint": checkpoints["untied"]}
-    words = [f"model.{name}={value}" for name, value in shape.items()]
-    words += ["trainer.precision=float32", "trainer.lora.rank=16", f"service.port={port}", "service.num_samplers=2"]
-    words += [
+    shape |= {"vocab_size": VOCAB_SIZE, "max_position_embeddings": 1024, "checkpoint": checkpoint}
+    given = [f"model.{name}={value}" for name, value in shape.items()]
+    given += ["trainer.precision=float32", f"service.port={port}", *words]
+    given += [
         "serving.models.actor.max_model_len=1024",
         "serving.models.actor.gpu_memory_utilization=0.01",
         f"output_dir={folder}",
     ]
     with (folder / "service.log").open("w") as log:
-        process = subprocess.Popen([sys.executable, "-m", "vime.service", *words], stderr=log, stdout=log)
+        process = subprocess.Popen([sys.executable, "-m", "vime.service", *given], stderr=log, stdout=log)
         try:
             asyncio.run(until_served(f"http://127.0.0.1:{port}", process, folder / "service.log"))
             yield f"http://127.0.0.1:{port}"
@@ -284,7 +302,11 @@ async def test_logprobs_of_a_prompt_are_those_of_the_trainer(url: str):
 
 
 async def test_samplers_have_the_weights_that_were_saved_for_them(url: str):
-    shapes: list[dict[str, Any]] = [{"rank": 8}, {"rank": 16, "train_mlp": False}, {"rank": 3, "train_attn": False}]
+    shapes: list[dict[str, Any]] = [
+        {"rank": 8},
+        {"rank": 16, "train_mlp": False},
+        {"rank": 3, "train_attn": False, "train_unembed": False},
+    ]
     async with client_of(url) as client:
         base = await client.model()  # a new adapter changes nothing
         models, samplers = [base], [await client.sampler(base_model="tiny")]
@@ -379,3 +401,40 @@ async def test_a_model_goes_on_from_its_checkpoint_as_if_nothing_had_been(url: s
         await client.step(model)
         after, _ = await client.train(model, plain(data_of(42)), forward_only=True)
         np.testing.assert_array_equal(np.concatenate(after), found[exact][1])
+
+
+async def test_all_weights_are_trained_saved_sampled_and_taken_up_again(url_of_all_weights: str):
+    async with client_of(url_of_all_weights) as client:
+        base = await client.sampler(base_model="tiny")
+        untrained = await client.sample(base, PROMPT, **SAMPLING)
+        with pytest.raises(AssertionError, match="use rank=0"):
+            await client.model(rank=4)
+        model = await client.model(rank=0)
+        await check_agrees(client, model, untrained)
+        await client.train(model, data_of(60))
+        await client.step(model, lr=1e-3)
+        path = (await client.call("save_weights", model, path="half"))["path"]
+        with pytest.raises(AssertionError, match="all weights are trained"):
+            await client.model(rank=0)
+        saved = await client.call("save_weights_for_sampler", model, path="half")
+        trained = await client.sampler(model_path=saved["path"])
+        reply = await client.sample(trained, PROMPT, **SAMPLING)
+        await check_agrees(client, model, reply)
+        assert reply[1] != untrained[1]
+        assert await client.sample(base, PROMPT, **SAMPLING) == untrained
+        assert await client.sample(trained, PROMPT, **SAMPLING) == reply
+        found = []
+        for with_state in (None, True, False):  # as it is, from the checkpoint, and from its weights alone
+            if with_state is not None:
+                await client.call("load_weights", model, path=path, optimizer=with_state)
+            await client.train(model, data_of(61))
+            norm = (await client.step(model, lr=1e-3))["grad_norm"]
+            after, _ = await client.train(model, plain(data_of(62)), forward_only=True)
+            found.append((norm, np.concatenate(after)))
+        assert len({norm for norm, _ in found}) == 1
+        np.testing.assert_array_equal(found[0][1], found[1][1])
+        assert not np.array_equal(found[0][1], found[2][1])
+        assert (await client.post("weights_info", {"tinker_path": path}))["is_lora"] is False
+        await client.call("unload_model", model)
+        del client._numbers[model]
+        await check_agrees(client, await client.model(rank=0), untrained)

@@ -161,9 +161,10 @@ class ServiceConfig:
     model_names: list[str] = field(default_factory=list)
     """Further names by which clients may ask for the model, for example one whose chat format their library knows."""
     max_models: Count = 8
-    """Models that are trained at the same time, by all clients together."""
+    """Models that are trained at the same time, by all clients together; with trainer.lora.rank=0 it is one."""
     num_samplers: Count = 4
-    """Adapters that the servers hold at the same time. Further ones are loaded again when they are asked for."""
+    """Adapters that the servers hold at the same time. Further ones are loaded again when they are asked for. With
+    trainer.lora.rank=0 the servers hold one model."""
     session_timeout_seconds: Positive = 120.0
     """Silence of a client after which its session ends, and its models are freed; checkpoints stay."""
     max_request_bytes: Count = 64 * 2**20

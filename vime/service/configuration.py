@@ -56,14 +56,16 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine_requirements.ray_answers,
 )
 """Rules about this machine, which a plan leaves out."""
-DEFAULTS = ("name=service_${model.name}", "trainer.lora.rank=32", "serving.lora=adapter")
-"""Words that come before those of the command line."""
+DEFAULTS = ("name=service_${model.name}", "trainer.lora.rank=32")
+ADAPTERS = ("serving.lora=adapter",)
+"""Words that come before those of the command line, in general and where adapters are trained."""
 
 
 def compose_service(words: list[str]) -> Composed:
     """Composes a service. Raises `ConfigError` with all of its problems."""
-    cluster = compose_run([*DEFAULTS, *words]).config.cluster
-    return compose_run([*DEFAULTS, *apart(cluster), *words], check=find_problems)
+    found = compose_run([*DEFAULTS, *words]).config
+    defaults = [*DEFAULTS, *(ADAPTERS if found.trainer.lora.rank else ())]
+    return compose_run([*defaults, *apart(found.cluster), *words], check=find_problems)
 
 
 def apart(cluster: ClusterConfig) -> list[str]:
@@ -81,12 +83,9 @@ def find_problems(config: RunConfig) -> list[Problem]:
 
 
 def own_rules(config: RunConfig) -> list[Problem]:
-    """A service trains adapters, and its servers answer while it trains."""
+    """Adapters go to the servers by themselves, and the servers answer while the service trains."""
     problems = []
-    if not config.trainer.lora.rank:
-        remedy = "a service trains adapters: give the largest rank that clients may ask for"
-        problems.append(Problem(key="trainer.lora.rank", value=0, remedy=remedy))
-    if config.serving.lora is not LoraDelivery.adapter:
+    if config.trainer.lora.rank and config.serving.lora is not LoraDelivery.adapter:
         remedy = "a service has several models on one base: use adapter"
         problems.append(Problem(key="serving.lora", value=config.serving.lora.value, remedy=remedy))
     if takes_turns(config):

@@ -1,7 +1,8 @@
 """`Places`: the adapters that the servers hold at the same time. Saved adapters come and go, each into a place with a fixed name.
 
 A server has a fixed number of places. What a place holds is exchanged by a weight sync, with its proof, only while no request is
-computed with it; an adapter that was exchanged is loaded again, from where it was saved, when a request names it.
+computed with it; an adapter that was exchanged is loaded again, from where it was saved, when a request names it. Where all
+weights are trained, a server has one place, for the whole model.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from vime.weights.policy import Policy
 
 @dataclass(kw_only=True, slots=True)
 class Place:
-    """A place for an adapter on every server."""
+    """A place for an adapter, or a model, on every server."""
 
     name: str
     client: TokenClient
@@ -34,9 +35,9 @@ class Place:
     is_loaded: bool = False
 
 
-def place_names(number: int) -> list[str]:
-    """The names of the places of a service, as adapters of its servers."""
-    return [f"place{index}" for index in range(number)]
+def place_names(config: RunConfig) -> list[str]:
+    """The names of the places of a service, as adapters of its servers; one without a name where all weights are trained."""
+    return [f"place{index}" for index in range(config.service.num_samplers)] if config.trainer.lora.rank else [""]
 
 
 class Places:
@@ -46,8 +47,10 @@ class Places:
         self._trainer, self._files = trainer, FileSync(serving, trainer, config, policy)
         endpoint = serving.trained_endpoint()
         self._base = TokenClient(replace(endpoint, adapter=""), config.serving)
-        names = place_names(config.service.num_samplers)
-        self._places = [Place(name=name, client=TokenClient(replace(endpoint, adapter=name), config.serving)) for name in names]
+        self._places = [
+            Place(name=name, client=TokenClient(replace(endpoint, adapter=name or None), config.serving))
+            for name in place_names(config)
+        ]
         self._changed, self._sending = asyncio.Condition(), asyncio.Lock()
         self._version = self._num_uses = 0
 
@@ -57,10 +60,10 @@ class Places:
         yield self._base, NO_VERSION
 
     @asynccontextmanager
-    async def adapter(self, key: str, saved: Path) -> AsyncIterator[tuple[TokenClient, int]]:
-        """The same of the adapter of a key, which is loaded from `saved` if no place holds it.
+    async def held(self, key: str, saved: Path) -> AsyncIterator[tuple[TokenClient, int]]:
+        """The same of the weights of a key, which are loaded from `saved` if no place holds them.
 
-        The adapter keeps its place within the block. Raises WeightSyncError, ServerError.
+        They keep their place within the block. Raises WeightSyncError, ServerError.
         """
         place = await self._taken(key)
         try:

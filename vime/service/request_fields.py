@@ -55,9 +55,9 @@ def model_spec(body: dict[str, Any], *, name: str) -> ModelSpec:
     """The model that `create_model` asks for; without a seed, one of its name. Raises BadRequestError."""
     lora = body.get("lora_config")
     if not isinstance(lora, dict):
-        raise BadRequestError("lora_config is missing: this service trains adapters, lora_config={rank: …}")
+        raise BadRequestError("lora_config is missing: give lora_config={rank: …}, where rank 0 trains all weights")
     rank, seed = number_of(lora, "rank", needed=True), number_of(lora, "seed")
-    parts = {name: lora.get(name, True) for name in ("train_attn", "train_mlp")}
+    parts = {name: lora.get(name, True) for name in ("train_attn", "train_mlp", "train_unembed")}
     for name, value in parts.items():
         if not isinstance(value, bool):
             raise BadRequestError(f"lora_config.{name}={value!r}: use true or false")

@@ -204,14 +204,14 @@ class TinkerAPI:
             raise Refused(404, f"there is no model {name}: it could not be created, or it was unloaded")
         base = self._service.config.model
         about = {"arch": base.family.value, "model_name": base.name, "tokenizer_id": base.checkpoint}
-        lora = {"is_lora": True, "lora_rank": model.spec.rank}
+        lora = {"is_lora": model.spec.rank > 0, "lora_rank": model.spec.rank}
         return {"type": "get_info", "model_id": name, "model_name": base.name, "model_data": about, **lora}
 
     async def _weights_info(self, request: web.Request, owner: str) -> dict[str, Any]:
         _, folder = self._store.find(text_of(await _body(request), "tinker_path"), owner=owner)
         spec = spec_of(folder)
-        parts = {"train_attn": spec["train_attn"], "train_mlp": spec["train_mlp"], "train_unembed": False}
-        return {"base_model": self._service.config.model.name, "is_lora": True, "lora_rank": spec["rank"], **parts}
+        parts = {name: spec.get(name, False) for name in ("train_attn", "train_mlp", "train_unembed")}
+        return {"base_model": self._service.config.model.name, "is_lora": spec["rank"] > 0, "lora_rank": spec["rank"], **parts}
 
     async def _runs(self, request: web.Request, owner: str) -> dict[str, Any]:
         models = dict.fromkeys(
@@ -241,7 +241,7 @@ class TinkerAPI:
             "training_run_id": name,
             "base_model": self._service.config.model.name,
             "model_owner": owner,
-            "is_lora": True,
+            "is_lora": rank != 0,
             "lora_rank": rank,
             "last_request_time": _time(saved[-1][0].saved_at if saved else time.time()),
             "last_checkpoint": last[TRAINING][0] if last[TRAINING] else None,

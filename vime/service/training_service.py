@@ -1,5 +1,7 @@
 """A training service in this process: models that share one base, each an adapter with an optimizer, and samplers of them.
 
+With `trainer.lora.rank=0` there is one model at a time, all of whose weights are trained, and servers hold one at a time.
+
     async with open_service(config, folder, say=print) as service:
         model = await service.create_model("mine", ModelSpec(rank=8, seed=0))
         answer = await model.forward_backward([Datum(tokens=…, inputs={"target_tokens": …})], "cross_entropy")
@@ -26,7 +28,8 @@ from typing import Any
 import numpy as np
 
 from vime.algorithm.algorithm import Forward
-from vime.config import AlgorithmConfig, LoraConfig, LoraTarget, RunConfig
+from vime.config import AlgorithmConfig, LoraTarget, RunConfig
+from vime.config.learning import OF_VOCABULARY
 from vime.errors import BadRequestError, RankLostError, TrainingError
 from vime.files.folders import put_in_place, writing_place
 from vime.runtime import running
@@ -45,15 +48,18 @@ from vime.types import Integers, Turn
 from vime.weights.policy import Policy
 from vime.workers.agents import served
 
-STATE, ADAPTER, SPEC, NUM_STEPS = "state", "adapter", "model.json", "num_steps"
-"""Parts of a checkpoint: the exact state of the trainer, the adapter in PEFT's format, and what the model is, with its steps."""
+STATE, ADAPTER, MODEL, SPEC, NUM_STEPS = "state", "adapter", "model", "model.json", "num_steps"
+"""Parts of a checkpoint: the exact state of the trainer, the adapter in PEFT's format or the whole model in Hugging Face's, and
+what the model is, with its steps."""
+BASE = "base"
+"""The base model's folder, and the key of its samplers, where all weights are trained."""
 Turned = AbstractAsyncContextManager[None]
 ATTENTION = (LoraTarget.q_proj, LoraTarget.k_proj, LoraTarget.v_proj, LoraTarget.o_proj)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
-    """A model that is trained: an adapter of the base.
+    """A model that is trained: an adapter of the base, or with rank 0 all weights.
 
     Example: `ModelSpec(rank=32, seed=7, train_mlp=False)` adapts the matrices of attention alone.
     """
@@ -62,11 +68,13 @@ class ModelSpec:
     seed: int = 0
     train_attn: bool = True
     train_mlp: bool = True
+    train_unembed: bool = False
+    """True to adapt the matrices of the vocabulary as well, if `trainer.lora.targets` has any."""
 
-    @property
-    def targets(self) -> list[LoraTarget]:
-        """The matrices that get an adapter."""
-        return [each for each in LoraConfig().targets if (self.train_attn if each in ATTENTION else self.train_mlp)]
+    def targets(self, offered: Sequence[LoraTarget]) -> list[LoraTarget]:
+        """The adapted matrices, a part of those that a service offers."""
+        parts = dict.fromkeys(ATTENTION, self.train_attn) | dict.fromkeys(OF_VOCABULARY, self.train_unembed)
+        return [each for each in offered if parts.get(each, self.train_mlp)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +147,10 @@ class TrainedModel:
         await self._save(folder, files, with_state=True)
 
     async def save_sampler(self, folder: Path, files: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Writes the adapter alone, for a sampler; PEFT and vLLM load its folder `adapter`. Raises `CheckpointError`."""
+        """Writes the weights alone, for a sampler. Raises `CheckpointError`.
+
+        PEFT and vLLM load the folder `adapter` in it; where all weights are trained, transformers and vLLM load `model`.
+        """
         await self._save(folder, files, with_state=False)
 
     async def load(self, folder: Path, *, optimizer: bool) -> None:
@@ -152,7 +163,7 @@ class TrainedModel:
             raise BadRequestError(f"the checkpoint is of {asdict(saved)}, this model of {asdict(self.spec)}")
         async with self._service.turn(self.owner):
             await self._service.trainer.remove(self.name)
-            self._trainer = await self._service.add_adapter(self.name, self.spec, start=folder / ADAPTER)
+            self._trainer = await self._service.give_weights(self.name, self.spec, start=folder)
             self._has_gradients = False
             if optimizer:
                 await self._trainer.load(folder / STATE)
@@ -170,7 +181,10 @@ class TrainedModel:
         async with self._service.turn(self.owner):
             if with_state:
                 await self._trainer.save(temporary / STATE)
-            await self._trainer.save_adapter(temporary / ADAPTER)
+            if self.spec.rank:
+                await self._trainer.save_adapter(temporary / ADAPTER)
+            else:
+                await self._trainer.save_hugging_face(temporary / MODEL)
         about = asdict(self.spec) | {"base": self._service.base, NUM_STEPS: self.num_steps}
         for name, text in {SPEC: json.dumps(about) + "\n", **files}.items():
             (temporary / name).write_text(text)
@@ -185,7 +199,7 @@ class TrainedModel:
 
 
 class Sampler:
-    """Samples with one adapter, or with the base model, while `Service.sampler` keeps it in its place."""
+    """Samples with the weights of one model, or with the base model, while `Service.sampler` keeps it in its place."""
 
     def __init__(self, client: TokenClient, turn: Callable[[], Turned], *, version: int, max_model_len: int) -> None:
         """`version` is the oldest that may answer; each request is made in a `turn`."""
@@ -227,8 +241,11 @@ class Sampler:
 class Service:
     """The trainer and the servers of a service, and the models that are there now."""
 
-    def __init__(self, config: RunConfig, trainer: TrainerGroup, serving: Serving, policy: Policy) -> None:
+    def __init__(self, config: RunConfig, folder: Path, trainer: TrainerGroup, serving: Serving, policy: Policy) -> None:
+        """The `folder` is the service's; `save_base` writes the base model there if all weights are trained."""
         self.config, self.trainer, self.base = config, trainer, config.model.checkpoint
+        self.trains_all = not config.trainer.lora.rank
+        self._part, self._base_folder = MODEL if self.trains_all else ADAPTER, folder / BASE
         self.lost = asyncio.Event()
         """Set when a rank of the trainer has died: nothing can be trained any more."""
         self._turns, self._replies = Turns(), Turns()
@@ -253,15 +270,12 @@ class Service:
 
     async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None, owner: str = "") -> TrainedModel:
         """A new model; with `start`, one that begins with the weights of a checkpoint. Raises BadRequestError."""
-        most = self.config.trainer.lora.rank
-        if not 1 <= spec.rank <= most:
-            raise BadRequestError(f"rank={spec.rank}: this service trains adapters of rank 1 to {most} (trainer.lora.rank)")
-        if not spec.targets:
-            raise BadRequestError("train_attn=false and train_mlp=false leave nothing to train")
+        spec = self._offered(spec)
         async with self.turn(owner):
-            if (number := len(self.models)) >= self.config.service.max_models:
-                raise BadRequestError(f"there are {number} models already (service.max_models): end one of them first")
-            trainer = await self.add_adapter(name, spec, start=start / ADAPTER if start is not None else None)
+            if (number := len(self.models)) >= (1 if self.trains_all else self.config.service.max_models):
+                limit = "all weights are trained" if self.trains_all else "service.max_models"
+                raise BadRequestError(f"there are {number} models already ({limit}): end one of them first")
+            trainer = await self.give_weights(name, spec, start=start)
             self.models[name] = TrainedModel(self, name, spec, trainer, owner=owner)
         return self.models[name]
 
@@ -271,11 +285,33 @@ class Service:
             del self.models[name]
             await self.trainer.remove(name)
 
-    async def add_adapter(self, name: str, spec: ModelSpec, *, start: Path | None) -> TrainerGroup:
-        """Gives the trainer the adapter of a model; it is the caller's turn."""
-        lora = replace(self.config.trainer.lora, rank=spec.rank, targets=spec.targets, start=str(start) if start else None)
-        trainer = replace(self.config.trainer, lora=lora)
-        return await self.trainer.add(name, replace(self.config, seed=spec.seed, trainer=trainer))
+    async def give_weights(self, name: str, spec: ModelSpec, *, start: Path | None) -> TrainerGroup:
+        """Gives the trainer the weights of a model, new ones or those of a checkpoint; it is the caller's turn."""
+        own = replace(self.config, seed=spec.seed)
+        if self.trains_all:
+            trainer = await self.trainer.add(name, own)
+            if start is not None:
+                await trainer.load(start / STATE, optimizer=False)
+            return trainer
+        lora, begin = self.config.trainer.lora, str(start / ADAPTER) if start is not None else None
+        lora = replace(lora, rank=spec.rank, targets=spec.targets(lora.targets), start=begin)
+        return await self.trainer.add(name, replace(own, trainer=replace(own.trainer, lora=lora)))
+
+    def _offered(self, spec: ModelSpec) -> ModelSpec:
+        """A model as this service trains it. Raises BadRequestError if it cannot."""
+        lora = self.config.trainer.lora
+        if self.trains_all:
+            if spec.rank:
+                raise BadRequestError(f"rank={spec.rank}: this service trains all weights (trainer.lora.rank=0), use rank=0")
+            if not (spec.train_attn and spec.train_mlp):
+                raise BadRequestError("rank=0 trains all weights: leave train_attn and train_mlp true")
+            return replace(spec, train_unembed=True)
+        if not 1 <= spec.rank <= lora.rank:
+            raise BadRequestError(f"rank={spec.rank}: this service trains adapters of rank 1 to {lora.rank} (trainer.lora.rank)")
+        spec = replace(spec, train_unembed=spec.train_unembed and any(each in OF_VOCABULARY for each in lora.targets))
+        if not spec.targets(lora.targets):
+            raise BadRequestError("train_attn=false and train_mlp=false leave nothing to train")
+        return spec
 
     def read_spec(self, folder: Path) -> ModelSpec:
         """The model of a checkpoint. Raises BadRequestError if it has another base."""
@@ -293,14 +329,24 @@ class Service:
 
         The same key means the same weights. Raises WeightSyncError or ServerError if they reach no server.
         """
-        keeping = self.places.base() if saved is None else self.places.adapter(key, saved / ADAPTER)
+        if saved is None and self.trains_all:
+            key, saved = BASE, self._base_folder
+        keeping = self.places.base() if saved is None else self.places.held(key, saved / self._part)
         turn = partial(self._replies.turn, owner) if self.config.service.deterministic else nullcontext
         async with keeping as (client, version):
             yield Sampler(client, turn, version=version, max_model_len=self.max_model_len)
 
     async def renew(self, key: str, saved: Path) -> None:
         """Gives the samplers of a key, also those at work, other weights."""
-        await self.places.renew(key, saved / ADAPTER)
+        await self.places.renew(key, saved / self._part)
+
+    async def save_base(self) -> None:
+        """Writes the base model's weights and gives them to the servers, if all weights are trained; comes first of all."""
+        if not self.trains_all:
+            return
+        await self.trainer.save_hugging_face(self._base_folder / MODEL)
+        async with self.sampler(BASE, None):
+            pass
 
 
 @asynccontextmanager
@@ -316,8 +362,9 @@ async def open_service(config: RunConfig, folder: Path, *, say: Say) -> AsyncIte
         await together([serving.ready(say), trainer.loaded()])
         watches = Watches()
         watches.add(serving.watch())
-        service = Service(config, trainer, serving, policy)
+        service = Service(config, folder, trainer, serving, policy)
         try:
+            await service.save_base()
             yield service
         finally:
             await watches.cancel()
@@ -326,6 +373,8 @@ async def open_service(config: RunConfig, folder: Path, *, say: Say) -> AsyncIte
 
 def with_places(config: RunConfig) -> RunConfig:
     """The configuration of the servers, with a place for each adapter that they hold at the same time.
+
+    Where all weights are trained, it has none.
 
     If the service is to be deterministic they keep no prefixes, since a prompt whose beginning is known is computed otherwise.
     """
@@ -336,12 +385,16 @@ def with_places(config: RunConfig) -> RunConfig:
             for name, model in config.serving.models.items()
         }
         own = replace(config, serving=replace(config.serving, models=models))
-    return replace(own, adapters={name: own for name in place_names(config.service.num_samplers)})
+    return replace(own, adapters={name: own for name in place_names(config) if name})
 
 
 def with_small_adapter(config: RunConfig) -> RunConfig:
-    """The configuration of the trainer, whose own adapter holds the base's place and is never trained."""
-    lora = replace(config.trainer.lora, rank=1, targets=[LoraTarget.q_proj])
+    """The configuration of the trainer, whose own adapter holds the base's place and is never trained.
+
+    Where all weights are trained, it has none.
+    """
+    lora = config.trainer.lora
+    lora = replace(lora, rank=1, targets=[LoraTarget.q_proj]) if lora.rank else lora
     trainer, algorithm = replace(config.trainer, lora=lora), loss_config(config.algorithm, ChosenLoss())
     return replace(config, trainer=trainer, algorithm=algorithm, deterministic=config.service.deterministic)
 

@@ -53,27 +53,35 @@ def begin(
 
 
 def load(
-    folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[str, Any], *, averages: Averages = MappingProxyType({})
+    folder: Path,
+    model: Chunks,
+    optimizer: MegatronOptimizer,
+    run: dict[str, Any],
+    *,
+    averages: Averages = MappingProxyType({}),
+    with_moments: bool = True,
 ) -> None:
     """Restores a checkpoint under this run's layout; a collective.
 
     Weights, moments and step are bitwise those that were saved; so are the random states under the same layout, under
-    another all ranks get those of the first. Raises `CheckpointError` on every rank if it is incomplete, damaged, or of
+    another all ranks get those of the first. Without moments, these and the step stay as they are. Raises `CheckpointError` on every rank if it is incomplete, damaged, or of
     another model.
     """
     saved = manifest.read(folder)
     manifest.check_same_model(folder, saved, run)
     _check_files(folder, saved["files"])
     rank = dist.get_rank() if saved["layout"] == run["layout"] else 0
-    owned = parts(optimizer)
-    state = {"tensors": _wanted(model, owned), "random": ShardedObject("random", None, (saved["num_ranks"],), (rank,))}
+    owned, kinds = parts(optimizer), KINDS if with_moments else (MASTER,)
+    state = {"tensors": _wanted(model, owned, kinds), "random": ShardedObject("random", None, (saved["num_ranks"],), (rank,))}
     places = dict(_of_averages(model, averages))
     for key, (entry, kind, kept) in places.items():
         state["tensors"][key] = _entry(entry, kind, torch.empty_like(kept), replica_id=entry.replica_id)
     found = _read(folder, state)
     for key, (_, _, kept) in places.items():
         kept.copy_(found["tensors"].pop(key))
-    _restore(found, _sharded(model, owned)[1], owned, optimizer)
+    _restore(found, _sharded(model, owned)[1], owned, kinds)
+    if with_moments:
+        set_num_steps(optimizer, found["num_steps"])
     dist.barrier()
 
 
@@ -145,27 +153,26 @@ def _of_averages(model: Chunks, averages: Averages) -> Iterator[tuple[str, tuple
                 yield f"{kind}.{index}", (by_tensor[id(parameter)], kind, kept)
 
 
-def _wanted(model: Chunks, owned: list[ParameterPart]) -> dict[str, Any]:
-    """Empty tensors to load into: every weight of this rank, and the moments of those that its optimizer owns a part of."""
+def _wanted(model: Chunks, owned: list[ParameterPart], kinds: Sequence[str]) -> dict[str, Any]:
+    """Empty tensors to load into: every weight of this rank, and further kinds of those that its optimizer owns a part of."""
     sharded, buffers = _sharded(model, owned)
     tensors: dict[str, Any] = {name: replace(entry, data=torch.empty_like(entry.data)) for name, entry in buffers.items()}
     for index, part in enumerate(owned):
-        for kind in KINDS if part.end > part.start else (MASTER,):
+        for kind in kinds if part.end > part.start else (MASTER,):
             empty = torch.empty(part.parameter.shape, dtype=torch.float32)
             tensors[f"{kind}.{index}"] = _entry(sharded[index], kind, empty, replica_id=sharded[index].replica_id)
     return tensors
 
 
 @torch.no_grad()
-def _restore(found: dict[str, Any], buffers: dict[str, Any], owned: list[ParameterPart], optimizer: MegatronOptimizer) -> None:
+def _restore(found: dict[str, Any], buffers: dict[str, Any], owned: list[ParameterPart], kinds: Sequence[str]) -> None:
     tensors = found["tensors"]
     for name, entry in buffers.items():
         entry.data.copy_(tensors[name])
     for index, part in enumerate(owned):
         part.parameter.copy_(tensors[f"{MASTER}.{index}"])
-        for kind in KINDS if part.end > part.start else ():
+        for kind in kinds if part.end > part.start else ():
             part.fill(kind, tensors.pop(f"{kind}.{index}"))
-    set_num_steps(optimizer, found["num_steps"])
     _set_random_state(found["random"])
 
 

@@ -349,11 +349,15 @@ class Engine:
         self.begin_save(folder)
         self.finish_save()
 
-    def load(self, folder: Path) -> None:
-        """Restores an exact checkpoint of any layout; the reference stays the model that the run began with."""
+    def load(self, folder: Path, *, optimizer: bool = True) -> None:
+        """Restores an exact checkpoint of any layout; the reference stays the model that the run began with.
+
+        Without the `optimizer` only the weights are restored, and its moments stay as they are.
+        """
         if self.critic is not None:
             self.critic.load(critic_folder(folder))
-        checkpoint.load(folder, self.model, self.optimizer, self._run(), averages=self._averages())
+        about = {"averages": self._averages(), "with_moments": optimizer}
+        checkpoint.load(folder, self.model, self.optimizer, self._run(), **about)
 
     def _run(self) -> dict[str, Any]:
         place = self.config.algorithm.critic.place

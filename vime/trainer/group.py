@@ -149,14 +149,15 @@ class TrainerGroup:
         """Gives the model further adapters with an optimizer of their own, and returns their verbs, as `of` does.
 
         The model's own weights, its layout and its algorithm are those of this group; `config` has the rank, the seed, or the
-        folder that they begin with. Raises `ConfigError` if that does not fit.
+        folder that they begin with. Without a rank the model itself is loaded anew, with a new optimizer, in the place of the
+        last one. Raises `ConfigError` if that does not fit.
         """
         await self._results("add", [rank.add.remote(name, config) for rank in self._started])
         self._configs[name] = config
         return self.of(name)
 
     async def remove(self, name: str) -> None:
-        """Frees the adapters that `add` has given."""
+        """Frees the adapters that `add` has given; a model that it has loaded stays until the next one."""
         del self._configs[name]
         await self._results("remove", [rank.remove.remote(name) for rank in self._started])
 
@@ -235,7 +236,10 @@ class TrainerGroup:
         return (await self._all("export_weights", self._weights_dir, version))[0]
 
     async def export_saved(self, saved: Path, *, name: str, version: int) -> WeightPayload:
-        """Writes an adapter that `save_adapter` has saved as files that servers can read, under a name of theirs."""
+        """Writes what was saved as files that servers can read.
+
+        With a `name` of theirs that is an adapter, of `save_adapter`; without it a model, of `save_hugging_face`.
+        """
         call = self._started[0].export_saved.remote(name, saved, self._weights_dir, version)
         return (await self._results("export_saved", [call]))[0]
 
@@ -272,9 +276,9 @@ class TrainerGroup:
         await self.begin_save(folder)
         await self.finish_save()
 
-    async def load(self, folder: Path) -> None:
-        """Restores an exact checkpoint. Raises `CheckpointError`."""
-        await self._engines("load", folder)
+    async def load(self, folder: Path, *, optimizer: bool = True) -> None:
+        """Restores an exact checkpoint, or without the `optimizer` its weights alone. Raises `CheckpointError`."""
+        await self._engines("load", folder, optimizer=optimizer)
 
     async def save_hugging_face(self, folder: Path) -> None:
         """Writes a checkpoint folder that transformers and vLLM load."""

@@ -99,14 +99,22 @@ class TrainerRank:
         logger.info("trainer rank %d is ready (pid %d)", self._rank, os.getpid())
 
     def add(self, name: str, config: RunConfig) -> None:
-        """Gives the model further adapters under a name, with an optimizer of their own. Raises `ConfigError`."""
+        """Gives the model further adapters under a name, with an optimizer of their own; without a rank, loads the model anew.
+
+        Raises `ConfigError`.
+        """
         from vime.trainer.engine import Engine
 
+        if not config.trainer.lora.rank:
+            self._engines.clear()
+            gc.collect()
         assert name not in self._engines, f"there are adapters {name} already"
-        self._engines[name] = Engine(config, beside=next(iter(self._engines.values())))
+        self._engines[name] = Engine(config, beside=next(iter(self._engines.values()), None))
 
     def remove(self, name: str) -> None:
-        """Frees the adapters of a name that `add` has given, and their optimizer."""
+        """Frees the adapters of a name that `add` has given, and their optimizer; a whole model stays until the next `add`."""
+        if len(self._engines) == 1:
+            return
         removed = self._engines.pop(name)
         next(iter(self._engines.values())).activate()
         del removed
@@ -179,10 +187,12 @@ class TrainerRank:
         return write_payload(engine.export(), folder=folder, version=version)
 
     def export_saved(self, of: str, saved: Path, folder: Path, version: int) -> WeightPayload:
-        """Writes an adapter that `save_adapter` has saved as files into `folder`, under the name `of`; no collective."""
-        from vime.weights.export import copy_adapter_payload
+        """Writes what was saved as files into `folder`: an adapter, under the name `of`, or without it a model; no collective."""
+        from vime.weights.export import copy_adapter_payload, copy_payload
 
-        return copy_adapter_payload(saved, folder=folder, name=of, version=version)
+        if of:
+            return copy_adapter_payload(saved, folder=folder, name=of, version=version)
+        return copy_payload(saved, folder=folder, version=version)
 
     def call(self, of: str, method: str, *arguments: Any, **options: Any) -> Any:
         """Any other method of this rank's `Engine`."""

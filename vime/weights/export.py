@@ -33,20 +33,32 @@ def write_payload(
     Tensors are hashed beside the writing. A file appears under its name when it is complete; files of versions before the last
     are removed.
     """
+    if dist.get_rank() != 0:
+        for _ in tensors:
+            pass
+        return WeightPayload(version=version)
+    return _write_payload(tensors, folder=folder, version=version, bucket_bytes=bucket_bytes)
+
+
+def copy_payload(saved: Path, *, folder: Path, version: int) -> WeightPayload:
+    """Writes a saved model (a Hugging Face folder) as `write_payload` does; no collective."""
+    tensors = (each for path in sorted(saved.glob("*.safetensors")) for each in load_file(path).items())
+    return _write_payload(tensors, folder=folder, version=version, bucket_bytes=BUCKET_BYTES)
+
+
+def _write_payload(
+    tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, version: int, bucket_bytes: int
+) -> WeightPayload:
     started = time.monotonic()
     payload = WeightPayload(version=version)
     digest = WeightDigest()
-    writes = dist.get_rank() == 0
-    if writes:
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_versions(folder, before=version - KEPT_VERSIONS + 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_versions(folder, before=version - KEPT_VERSIONS + 1)
     bucket: dict[str, torch.Tensor] = {}
     size = 0
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-digest") as hasher:
         hashed: list[Future[None]] = []
         for name, tensor in tensors:
-            if not writes:
-                continue
             if bucket and size + tensor.nbytes > bucket_bytes:
                 payload.files.append(_write(folder, version, len(payload.files), bucket))
                 bucket, size = {}, 0
