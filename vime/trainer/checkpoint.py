@@ -64,8 +64,8 @@ def load(
     """Restores a checkpoint under this run's layout; a collective.
 
     Weights, moments and step are bitwise those that were saved; so are the random states under the same layout, under
-    another all ranks get those of the first. Without moments, these and the step stay as they are. Raises `CheckpointError` on every rank if it is incomplete, damaged, or of
-    another model.
+    another all ranks get those of the first. Without moments, these and the step stay as they are. Raises `CheckpointError`
+    on every rank if it is incomplete, damaged, or of another model.
     """
     saved = manifest.read(folder)
     manifest.check_same_model(folder, saved, run)
