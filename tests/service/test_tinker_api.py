@@ -18,9 +18,12 @@ from vime.files.folders import writing_place
 from vime.service import tinker_api, tinker_calls, wire
 from vime.service.checkpoint_store import Checkpoint, Store, file_of
 from vime.service.journal import Journal
+from vime.service.model_runs import ModelRuns, run_name
 from vime.service.tinker_api import KEYS_VARIABLE, PREFIX, TinkerAPI
 from vime.service.training_service import SPEC, Answer, ModelSpec
 from vime.types import Turn
+from vime.view.overview import overview
+from vime.view.runs import Run
 
 ME, OTHER = {"X-API-Key": "tml-me"}, {"X-API-Key": "tml-other"}
 
@@ -29,7 +32,7 @@ class FakeModel:
     """A model whose logprobs are all -1."""
 
     def __init__(self, name: str, spec: ModelSpec) -> None:
-        self.name, self.spec, self.num_steps = name, spec, 0
+        self.name, self.spec, self.num_steps, self.last = name, spec, 0, dict[str, float]()
         self.steps: list[dict[str, float]] = []
         self.log: list[Any] = []
         """What has changed the weights."""
@@ -42,6 +45,8 @@ class FakeModel:
 
     async def step(self, optimizer: dict[str, float]) -> dict[str, float]:
         self.steps.append(optimizer)
+        self.num_steps += 1
+        self.last = {"train/loss": 2.5, "train/lr": optimizer["lr"]}
         self.log.append(optimizer["lr"])
         return {"grad_norm": 1.0}
 
@@ -60,11 +65,12 @@ class FakeModel:
 class FakeService:
     """A service that only remembers its models."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         model = ModelConfig(name="tiny", vocab_size=100, checkpoint="agentic/memagent/tiny/actor")
         self.config = RunConfig(model=model, service=ServiceConfig(max_request_bytes=2**20))
         self.max_model_len, self.models, self.lost = 64, dict[str, FakeModel](), asyncio.Event()
-        self.places = SimpleNamespace(forget=self._forget)
+        self.places = SimpleNamespace(forget=self._forget, shown=lambda: [{"name": "place0", "holds": "", "num_users": 0}])
+        self.runs = ModelRuns(self.config, folder)
         self.sampled: list[dict[str, Any]] = []
 
     async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None, owner: str = "") -> FakeModel:
@@ -91,7 +97,7 @@ class FakeService:
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[tuple[TestClient[Any, Any], FakeService]]:
-    service: Any = FakeService()
+    service: Any = FakeService(folder)
     with closing(Journal(folder)) as journal:
         async with TestClient(TestServer(TinkerAPI(service, folder, journal).app())) as client:
             yield client, service
@@ -283,6 +289,22 @@ async def test_a_silent_client_is_cleaned_up(tmp_path: Path, monkeypatch: pytest
         session = (await post(client, "create_session", {}))["session_id"]
         info = await post(client, "weights_info", {"tinker_path": f"tinker://{model}/weights/kept"})
         assert (session, info["lora_rank"]) == (session, 8)
+
+
+async def test_the_viewer_sees_models_their_queues_and_their_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tinker_api, "SWEEP_SECONDS", 0.01)
+    async with served(tmp_path) as (client, _):
+        model = await model_of(client)
+        await done(client, "optim_step", {"model_id": model, "seq_id": 1, "adam_params": {"learning_rate": 0.5}})
+        path = (await done(client, "save_weights", {"model_id": model, "seq_id": 2, "path": "kept"}))["path"]
+        await post(client, "optim_step", {"model_id": model, "seq_id": 5, "adam_params": {"learning_rate": 0.5}})
+        shown: dict[str, Any] = {}
+        while not shown.get("checkpoints") or not shown["num_open_calls"]:
+            await asyncio.sleep(0.01)
+            found = overview(Run("service", tmp_path))["service"]
+            shown = next(iter(found["models"]), {}) if found else {}
+        expected = {"name": model, "run": run_name(model), "rank": 8, "num_steps": 1, "loss": 2.5, "lr": 0.5, "num_open_calls": 1}
+        assert shown | expected | {"checkpoints": [path]} == shown
 
 
 async def test_a_service_that_starts_again_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

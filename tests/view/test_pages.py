@@ -30,6 +30,7 @@ from vime.report.html import write_report
 from vime.report.metrics_file import MetricsWriter
 from vime.report.run_directory import LOCK, RunDirectory
 from vime.report.summary import RunScore, append_scores
+from vime.service.model_runs import ModelRuns
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 pytestmark = pytest.mark.slow
@@ -231,6 +232,33 @@ def test_the_curve_of_a_run_in_progress_grows(page: Any, runs: dict[str, RunDire
     log(runs["first"], 6, 0)
     wait_for(page, lambda: curve(page, "Reward"), [0.1 * step for step in range(1, 7)])
     assert "6 / 100" in page.locator(".tiles").inner_text()
+
+
+def test_a_service_shows_its_models_which_lead_to_their_curves(page: Any, runs: dict[str, RunDirectory]):
+    folder = runs["first"].path.parent / "service"
+    models = ModelRuns(RunConfig(name=f"service {SCRIPT}"), folder)
+    models.begin("a:train:0", seed=0, rank=8, targets=[])
+    shown = {
+        "name": SCRIPT,
+        "run": "a_train_0",
+        "client": "9c",
+        "rank": 8,
+        "num_steps": 2,
+        "num_open_calls": 3,
+        "checkpoints": [SCRIPT],
+    }
+    place = {"name": "place0", "holds": SCRIPT, "num_users": 1}
+    models.write_status(
+        {"models": [shown | {"loss": 0.5, "checkpoints": [SCRIPT]}], "places": [place], "num_sessions": 1, "num_open_samples": 4}
+    )
+    for step in (1, 2):
+        models.note("a:train:0", step, {"train/loss": 1 / step})
+    page.reload()
+    page.get_by_role("link", name="service", exact=True).click()
+    page.get_by_role("heading", name="Weights on the servers").wait_for()
+    assert "4\nopen samples" in page.locator(".tiles").last.inner_text()
+    page.get_by_role("link", name=SCRIPT).click()
+    wait_for(page, lambda: curve(page, "Loss"), [1.0, 0.5])
 
 
 def test_a_log_that_is_chosen_stays_and_grows_while_steps_come(page: Any, runs: dict[str, RunDirectory]):

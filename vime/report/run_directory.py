@@ -139,9 +139,8 @@ class RunDirectory:
         append_line(self.path / "faults.jsonl", {"step": step, **event})
 
     def _write_provenance(self, config: RunConfig, overrides: list[str]) -> None:
-        resolved = without_secrets(plain(config))
         texts = {
-            CONFIG: yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=120),
+            CONFIG: _config_text(config),
             "overrides.yaml": yaml.safe_dump([override_without_secret(word) for word in overrides], allow_unicode=True),
             "versions.json": json.dumps(versions(), indent=1) + "\n",
             "commit.txt": commit(),
@@ -192,6 +191,16 @@ def held(folder: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} of {socket.gethostname()}\n")
         file.flush()
         yield
+
+
+def write_config(path: Path, config: RunConfig) -> None:
+    """Makes the folder `path` one of a run, with its resolved configuration and nothing else."""
+    path.mkdir(parents=True, exist_ok=True)
+    write_text(path / CONFIG, _config_text(config))
+
+
+def _config_text(config: RunConfig) -> str:
+    return yaml.safe_dump(without_secrets(plain(config)), sort_keys=False, allow_unicode=True, width=120)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
@@ -22,6 +23,7 @@ from vime.cluster.ports import BACKLOG
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem, VimeError
 from vime.processes.secret import is_loopback
+from vime.report.run_directory import CONFIG, RunDirectory, held
 from vime.run import CONFIG_ERROR, FAILED, INTERRUPTED, report
 from vime.service.call_queue import Interrupted
 from vime.service.configuration import compose_service
@@ -45,7 +47,8 @@ def main(words: list[str] | None = None) -> int:
     settle()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     try:
-        composed = compose_service(sys.argv[1:] if words is None else words)
+        words = sys.argv[1:] if words is None else words
+        composed = compose_service(words)
         settings = composed.config.service
         if not is_loopback(settings.host) and not os.environ.get(KEYS_VARIABLE):
             remedy = f"other machines reach it: set the environment variable {KEYS_VARIABLE} to the keys of its clients"
@@ -53,7 +56,7 @@ def main(words: list[str] | None = None) -> int:
         if composed.config.mode is Mode.plan:
             show_service_plan(composed.config)
             return 0
-        return asyncio.run(_serve(composed.config))
+        return asyncio.run(_serve(composed.config, words))
     except ConfigError as error:
         report(error)
         return CONFIG_ERROR
@@ -64,12 +67,13 @@ def main(words: list[str] | None = None) -> int:
         return INTERRUPTED
 
 
-async def _serve(config: RunConfig) -> int:
+async def _serve(config: RunConfig, words: list[str]) -> int:
     """Serves until it is stopped. After a loss of the trainer, all is started again, and goes on where it was."""
     folder, stopped = Path(str(config.output_dir)), asyncio.Event()
     folder.mkdir(parents=True, exist_ok=True)
     num_losses = 0
-    with closing(Journal(folder)) as journal:
+    with held(folder), closing(Journal(folder)) as journal:
+        RunDirectory.create(replace(config, resume=(folder / CONFIG).exists()), words)
         while num_losses < MOST_LOSSES:
             lost_after = await _serve_once(config, folder, journal, stopped)
             if lost_after is None:

@@ -7,7 +7,7 @@ that is early waits for those before it. All of them stand in the journal, so th
 import asyncio
 import logging
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,6 +95,10 @@ class CallQueue:
         self._results: dict[str, list[int]] = {}
         self._waiting_bytes: dict[str, int] = defaultdict(int)
         self.num_finished = 0
+
+    def num_open(self) -> Counter[str]:
+        """The number of calls that are not over by the model that they are of; an empty name counts those of no model."""
+        return Counter(call.entry.line for call in self._calls.values())
 
     def begin(self, line: str, *, first: int) -> None:
         """Opens the line of a model, whose first call has this number."""

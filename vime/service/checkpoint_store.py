@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -73,6 +74,13 @@ class Store:
         """An owner's checkpoints, oldest first, or those of one model."""
         found = [each for each in self._every() if each[0].owner == owner and model in (None, each[0].model)]
         return sorted(found, key=lambda each: each[0].saved_at)
+
+    def by_model(self) -> dict[str, list[Checkpoint]]:
+        """All owners' checkpoints by model, oldest first."""
+        found = defaultdict[str, list[Checkpoint]](list)
+        for checkpoint, _ in sorted(self._every(), key=lambda each: each[0].saved_at):
+            found[checkpoint.model].append(checkpoint)
+        return found
 
     def remove(self, path: str, *, owner: str) -> None:
         """Removes a checkpoint. Raises BadRequestError if this owner has none of it."""

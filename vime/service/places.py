@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vime.config import RunConfig
 from vime.errors import BadRequestError
@@ -91,6 +92,10 @@ class Places:
                 if place.key == key and not place.num_users:
                     place.key, place.is_loaded = "", False
             self._changed.notify_all()
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Each place with the key that it holds and the number of requests that use it."""
+        return [{"name": place.name, "holds": place.key, "num_users": place.num_users} for place in self._places]
 
     async def close(self) -> None:
         """Closes the connections."""

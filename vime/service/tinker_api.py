@@ -26,6 +26,7 @@ from vime.service.agent_sessions import ROUTE, AgentSessions
 from vime.service.call_queue import CallQueue, FullError, Planned
 from vime.service.checkpoint_store import KINDS, SAMPLER, SCHEME, TRAINING, Checkpoint, Store, num_bytes, spec_of
 from vime.service.journal import PROTOBUF, SERVER, USER, Journal
+from vime.service.model_runs import run_name
 from vime.service.quotas import Quotas
 from vime.service.request_fields import json_object, number_of, sample_count, sampling_parameters, text_of
 from vime.service.sessions import Refused, Session, Sessions
@@ -41,6 +42,8 @@ PREFIX = "/api/v1"
 POLL_SECONDS = 8.0
 """Time for which a request for a result is held; the SDK asks again."""
 SWEEP_SECONDS = 5.0
+SHOWN_DIGITS = 8
+"""Digits that are shown of a client's name, which is a digest of its key."""
 FLAGS = {"parallel_fwdbwd_chunks": True, "proto_compress_fwdbwd": False, "sample_use_retrieve_futures": False}
 """Answers to the SDK's question for the ways of this service; the others are the simple ones by default."""
 
@@ -342,8 +345,30 @@ class TinkerAPI:
                     await self._end(session)
                 self._agents.close_silent(limit)
                 await asyncio.to_thread(self._store.remove_expired)
+                self._service.runs.write_status(self._status(await asyncio.to_thread(self._store.by_model)))
             except Exception:  # the next round tries again: without it, nothing would ever be freed
-                logger.exception("silent sessions and expired checkpoints could not be removed")
+                logger.exception("silent sessions and expired checkpoints could not be removed, or the status not be written")
+
+    def _status(self, saved: dict[str, list[Checkpoint]]) -> dict[str, Any]:
+        """The state of this moment, for the viewer: models with their calls and checkpoints, places, samples."""
+        num_open = self._queue.num_open()
+        models = [
+            {
+                "name": name,
+                "run": run_name(name),
+                "client": session.owner[:SHOWN_DIGITS],
+                "rank": model.spec.rank,
+                "num_steps": model.num_steps,
+                "num_open_calls": num_open[name],
+                "checkpoints": [checkpoint.path for checkpoint in saved.get(name, [])],
+                **{key.partition("/")[2]: value for key, value in model.last.items()},
+            }
+            for session in self._sessions
+            for name, model in session.models.items()
+            if model is not None
+        ]
+        others = {"num_sessions": len(list(self._sessions)), "num_open_samples": num_open[""]}
+        return {"models": models, "places": self._service.places.shown(), **others}
 
     async def _end(self, session: Session) -> None:
         if self._sessions.pop(session.id) is None:

@@ -15,8 +15,11 @@ The loop is the caller's. Models take turns at the trainer call by call, so that
 
 import asyncio
 import json
+import logging
 import secrets
 import shutil
+import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -35,6 +38,7 @@ from vime.files.folders import put_in_place, writing_place
 from vime.runtime import running
 from vime.service.client_loss import OBJECT, ChosenLoss, ClientLoss
 from vime.service.datum import Datum, as_sample, chosen_loss
+from vime.service.model_runs import ModelRuns
 from vime.service.places import Places, place_names
 from vime.service.turns import Turns
 from vime.serving.client import TokenClient
@@ -47,6 +51,8 @@ from vime.trainer.group import TrainerGroup, Update
 from vime.types import Integers, Turn
 from vime.weights.policy import Policy
 from vime.workers.agents import served
+
+logger = logging.getLogger(__name__)
 
 STATE, ADAPTER, MODEL, SPEC, NUM_STEPS = "state", "adapter", "model", "model.json", "num_steps"
 """Parts of a checkpoint: the exact state of the trainer, the adapter in PEFT's format or the whole model in Hugging Face's, and
@@ -91,8 +97,12 @@ class TrainedModel:
     def __init__(self, service: "Service", name: str, spec: ModelSpec, trainer: TrainerGroup, *, owner: str) -> None:
         self.name, self.spec, self.owner = name, spec, owner
         self.num_steps = 0
+        self.last: dict[str, float] = {}
+        """The metrics of the last optimizer step, as the run of the model has them."""
         self._service, self._trainer = service, trainer
         self._has_gradients = False
+        self._stepped_at, self._spent = time.monotonic(), defaultdict[str, float](float)
+        """The time of the last step, and sums since then by the names of metrics."""
 
     async def forward(self, data: Sequence[Datum], loss: str, numbers: Mapping[str, float] | None = None) -> Answer:
         """The logprobs of the targets; nothing changes. Raises BadRequestError for data that the loss cannot read."""
@@ -100,7 +110,7 @@ class TrainedModel:
         columns = []
         for place in range(chosen.num_targets):
             one = [replace(datum, inputs=_with_target(datum.inputs, place)) for datum in data]
-            async with self._service.turn(self.owner):
+            async with self._turn():
                 update, _ = await self._handed_over(one, replace(chosen, num_targets=1))
                 found = await self._trainer.forward(update, [Forward(column="trained")])
                 columns.append([each["trained"] for each in await self._trainer.read(update, found)])
@@ -113,13 +123,15 @@ class TrainedModel:
         finite, after which no gradients are left.
         """
         chosen = chosen_loss(loss, numbers or {}, data)
-        async with self._service.turn(self.owner):
+        async with self._turn():
             update, algorithm = await self._handed_over(data, chosen)
             self._has_gradients = False  # of a loss that is not finite, none are left
             sums, columns = await self._trainer.forward_backward(update, algorithm, keep=True)
             self._has_gradients = True
             assert columns is not None, "an update that is not finite raises"
             found = [each["trained"] for each in await self._trainer.read(update, columns)]
+        self._spent["train/loss"] += sums["train/loss"]
+        self._spent["train/num_tokens"] += sum(len(datum.tokens) for datum in data)
         is_table = np.ndim(data[0].inputs["target_tokens"]) == 2
         return Answer(
             logprobs=[each[:, None] if is_table and each.ndim == 1 else each for each in found], loss=sums["train/loss"]
@@ -133,10 +145,11 @@ class TrainedModel:
         """
         if not self._has_gradients:
             raise BadRequestError("optim_step without gradients: call forward_backward before it")
-        async with self._service.turn(self.owner):
+        async with self._turn():
             self._has_gradients = False
             metrics = await self._trainer.step(optimizer=optimizer, step=self.num_steps)
         self.num_steps += 1
+        self._note({name: metrics[name] for name in ("train/grad_norm", "train/lr")})
         return {"grad_norm": metrics["train/grad_norm"], "lr": metrics["train/lr"]}
 
     async def save(self, folder: Path, files: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -173,6 +186,29 @@ class TrainedModel:
         async with self._service.turn(self.owner):
             await self._trainer.load(folder / STATE)
         self.num_steps = json.loads((folder / SPEC).read_text())[NUM_STEPS]
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """A turn at the trainer, whose seconds are noted, and those of the wait for it."""
+        asked = time.monotonic()
+        async with self._service.turn(self.owner):
+            begun = time.monotonic()
+            self._spent["time/wait_seconds"] += begun - asked
+            try:
+                yield
+            finally:
+                self._spent["time/trainer_seconds"] += time.monotonic() - begun
+
+    def _note(self, metrics: dict[str, float]) -> None:
+        """Writes the metrics of a step into the run of the model. A disk that is full costs the line and not the step."""
+        now, spent = time.monotonic(), self._spent
+        rate = spent["train/num_tokens"] / max(spent["time/trainer_seconds"], 1e-9)
+        self.last = metrics | spent | {"time/step_seconds": now - self._stepped_at, "train/tokens_per_second": rate}
+        self._stepped_at, self._spent = now, defaultdict(float)
+        try:
+            self._service.runs.note(self.name, self.num_steps, self.last)
+        except OSError as error:
+            logger.warning("the metrics of %s are not written: %s", self.name, error)
 
     async def _save(self, folder: Path, files: Mapping[str, str], *, with_state: bool) -> None:
         temporary = writing_place(folder)
@@ -246,6 +282,7 @@ class Service:
         self.config, self.trainer, self.base = config, trainer, config.model.checkpoint
         self.trains_all = not config.trainer.lora.rank
         self._part, self._base_folder = MODEL if self.trains_all else ADAPTER, folder / BASE
+        self.runs = ModelRuns(config, folder)
         self.lost = asyncio.Event()
         """Set when a rank of the trainer has died: nothing can be trained any more."""
         self._turns, self._replies = Turns(), Turns()
@@ -276,13 +313,15 @@ class Service:
                 limit = "all weights are trained" if self.trains_all else "service.max_models"
                 raise BadRequestError(f"there are {number} models already ({limit}): end one of them first")
             trainer = await self.give_weights(name, spec, start=start)
+            targets = spec.targets(self.config.trainer.lora.targets)
+            self.runs.begin(name, seed=spec.seed, rank=spec.rank, targets=targets)
             self.models[name] = TrainedModel(self, name, spec, trainer, owner=owner)
         return self.models[name]
 
     async def remove_model(self, name: str) -> None:
         """Frees a model; what was saved of it stays."""
         async with self.turn(self.models[name].owner):
-            del self.models[name]
+            self.runs.end(name, step=self.models.pop(name).num_steps)
             await self.trainer.remove(name)
 
     async def give_weights(self, name: str, spec: ModelSpec, *, start: Path | None) -> TrainerGroup:

@@ -18,7 +18,7 @@ from vime.report.summary import read_summary
 from vime.report.tables import measured_rows
 from vime.view.comparison import scored
 from vime.view.progress import SECONDS, seconds_left
-from vime.view.runs import METRICS, Run
+from vime.view.runs import METRICS, SERVICE, Run
 
 MAX_FAULTS = 500
 LOG_BYTES = 64 * 1024
@@ -75,6 +75,7 @@ def overview(run: Run) -> dict[str, Any]:
         "units": {name: unit_of(name) for name in found},
         "step_lines": _step_lines(steps, num_steps, left),
         "eval_logs": _eval_logs(run),
+        "service": json.loads(run.file(SERVICE).read_text()) if (run.path / SERVICE).exists() else None,
         "logs": sorted(path.name for path in (run.path / "logs").glob("*.log")),
     }
 

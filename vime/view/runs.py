@@ -22,14 +22,15 @@ from vime.view.query import facets
 from vime.view.rollout_index import RolloutIndex
 
 DEPTH = 4
-"""Maximum depth of runs below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`, `…/<time>/adapters/<name>`."""
+"""Maximum depth of runs below a folder: `outputs/<name>/<time>/<number in the sweep>`, `…/<time>/adapters/<name>`,
+`…/<time>/runs/<model of a service>`."""
 LOOK_SECONDS = 2.0
 """Seconds between two searches for new runs."""
 UPDATE_BYTES = 8 * 2**20
 """Bytes that are indexed before a request is answered; the page asks again for the rest."""
-METRICS = "metrics.jsonl"
+METRICS, SERVICE = "metrics.jsonl", "service.json"
 RUNNING = "running"
-WATCHED = (METRICS, "faults.jsonl", SCORES, SUMMARY, ENDED, CONFIG, LOCK, "rollouts", "evaluation")
+WATCHED = (METRICS, SERVICE, "faults.jsonl", SCORES, SUMMARY, ENDED, CONFIG, LOCK, "rollouts", "evaluation")
 
 
 Found = TypeVar("Found")
@@ -129,7 +130,7 @@ class Run:
 
 
 class Runs:
-    """The runs in some folders; a folder that is no run contributes the runs below it, including later ones."""
+    """The runs in some folders; a folder contributes the runs below it too, including later ones."""
 
     def __init__(self, folders: list[Path]) -> None:
         """Raises FileNotFoundError, naming it, for a folder that does not exist."""
@@ -168,14 +169,15 @@ class Runs:
 
 def _runs_in(folder: Path) -> dict[Path, str]:
     """Run folders by path with their names; links that lead out of the folder are not followed."""
+    found, above = dict[Path, str](), folder
     if (folder / CONFIG).exists() and _is_whole(folder):
-        return {folder: f"{folder.parent.name}/{folder.name}"}
-    found: dict[Path, str] = {}
+        found[folder] = f"{folder.parent.name}/{folder.name}"
+        above = folder.parent.parent
     for depth in range(1, DEPTH + 1):
         for file in folder.glob("/".join(["*"] * depth) + f"/{CONFIG}"):
             run = file.parent.resolve()
             if run.is_relative_to(folder) and run.parent.name != "earlier" and _is_whole(run):
-                found[run] = str(run.relative_to(folder))
+                found[run] = str(run.relative_to(above))
     return found
 
 

@@ -4,6 +4,7 @@ import { curves, get, metrics, withEnds } from "./api.js";
 import { chart } from "./chart.js";
 import { anchor, duration, element, numeric, short, sortable } from "./dom.js";
 import { consoleLog, evalLogs, faults } from "./logs.js";
+import { service } from "./service.js";
 
 const MANY = 6; // a legend of more lines needs the whole width
 
@@ -22,7 +23,9 @@ export async function open(words) {
   const redraw = () => {
     head.replaceChildren(...header(about, rows), ...ending(about), ...alarms(about, run));
     const isNew = (name) => told[name] !== (told[name] = JSON.stringify(about[name])); // what stays keeps its focus
-    if (isNew("datasets")) drawScores(scores, charts, about, order);
+    if (about.service ? isNew("service") : isNew("datasets"))
+      if (about.service) scores.replaceChildren(...service(about, order));
+      else drawScores(scores, charts, about, order);
     drawCurves(grid, charts, about, withEnds(curves(rows), about.datasets, about.config.trainer.num_steps), settings);
     if (["faults", "eval_logs"].filter(isNew).length) tail.replaceChildren(...faults(about, order), ...evalLogs(about, order));
     log.update(about);
@@ -32,7 +35,7 @@ export async function open(words) {
     title: about.config.name,
     runs: [run],
     keys: () => false,
-    nodes: [head, scores, element("h2", {}, "Training"), controls(settings, redraw), grid, tail, log.node],
+    nodes: [head, scores, ...(about.service ? [] : [element("h2", {}, "Training"), controls(settings, redraw), grid]), tail, log.node],
     follow: log.follow,
     async refresh() {
       [about, rows] = await Promise.all([get("run", { run }), metrics(run)]);
@@ -47,7 +50,7 @@ function header(about, rows) {
   const steps = rows.reduce((most, row) => Math.max(most, row.step), 0);
   const tile = (value, label, title) =>
     element("div", { class: "tile" }, element("b", { title }, value), element("span", {}, label));
-  const tiles = [tile(`${steps} / ${config.trainer.num_steps}`, "steps")];
+  const tiles = about.service ? [] : [tile(config.trainer.num_steps ? `${steps} / ${config.trainer.num_steps}` : steps, "steps")];
   if (last("reward/mean") != null)
     tiles.push(tile(short(last("reward/mean")), "reward of the last step", String(last("reward/mean"))));
   if (about.eta_seconds != null && state !== "finished" && !about.ending)
@@ -60,7 +63,7 @@ function header(about, rows) {
       tile(short(summary.num_rollouts), "rollouts"),
       tile(short(summary.num_failed_rollouts), "failed rollouts"),
     );
-  const what = [config.mode, config.method.name, config.model.name, config.algorithm.name, `seed ${config.seed}`]
+  const what = [about.service ? "training service" : config.mode, config.method.name, config.model.name, config.algorithm.name, `seed ${config.seed}`]
     .filter(Boolean)
     .join(" · ");
   return [
