@@ -84,7 +84,7 @@ async def main() -> int:
                     task.cancel()
                 await asyncio.gather(*bad, return_exceptions=True)
             is_same = {name: alone[name][0].answers == beside[name][0].answers for name in names}
-            is_same |= {name: is_same[name] and alone[name][0].weights == beside[name][0].weights for name in names}
+            is_same |= {name: is_same[name] and not alone[name][0].distance(beside[name][0]) for name in names}
             sys.stderr.write(f"{is_same} {sent}\n")
             process = service._run.driver
             fuzzed = await fuzz(service.url, http, options.bodies, lambda: process.memory_info().rss)

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+from safetensors.numpy import load_file
 
 from vime.service import wire
 
@@ -106,11 +107,15 @@ def training_body(model: str, number: int, data: list[dict[str, Any]], loss: str
 
 @dataclass(kw_only=True, slots=True)
 class Recorded:
-    """A recipe as it was run: its requests in order, the digest of each answer, and of the weights at the end."""
+    """A recipe as it was run: its requests in order, the digest of each answer, and the weights at the end."""
 
     requests: list[Request] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
-    weights: str = ""
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def distance(self, other: "Recorded") -> float:
+        """The largest difference between the weights of two runs; 0 if all bits are the same."""
+        return max(float(np.abs(value - other.weights[name]).max()) for name, value in self.weights.items())
 
 
 async def record(client: ServiceClient, folder: Path, *, num_rounds: int, num_samples: int, seed: int = 0) -> Recorded:
@@ -218,7 +223,7 @@ def digest(answer: Any, client: ServiceClient) -> str:
     return hashlib.blake2b(data, digest_size=12).hexdigest()
 
 
-def weights_of(client: ServiceClient, folder: Path) -> str:
-    """The digest of the adapter that the recipe has saved at its end."""
+def weights_of(client: ServiceClient, folder: Path) -> dict[str, np.ndarray]:
+    """The adapter that the recipe has saved at its end."""
     (file,) = (folder / "checkpoints" / client.model / "weights" / "final" / "adapter").glob("*.safetensors")
-    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+    return load_file(file)
