@@ -20,10 +20,8 @@ from vime.errors import (
     AdapterError,
     ConfigError,
     HookError,
-    InfrastructureError,
     Problem,
     RankLostError,
-    SampleError,
     ServerError,
     TrainingError,
     WeightSyncError,
@@ -341,15 +339,11 @@ async def adapters_of_which_one_ends_with(error: BaseException, folder: Path, mo
 
 OF_ONE = [
     HookError("algorithm.advantage=mine.py:mine raised ValueError: no"),
-    InfrastructureError("12 of 12 rollouts failed"),
-    SampleError("rollout 3 has no tokens"),
     TrainingError("the reward falls (rollout.on_collapse=stop)"),
     ConfigError([Problem(key="data.train.path", value="x", remedy="a bad row")]),
 ]
 OF_THE_MACHINE = [
     RankLostError("trainer rank 0 died"),
-    ServerError("no server"),
-    WeightSyncError("they disagree"),
     OSError("full"),
 ]
 
