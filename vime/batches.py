@@ -139,7 +139,8 @@ class RolloutBatches:
         self._taken = groups
         if config.deterministic:
             check_repeatable(rollout for group in groups for rollout in group.rollouts)
-        metrics = counts | await asyncio.to_thread(batch_metrics, groups, version=step)
+        of_source = self._source.metrics() if hasattr(self._source, "metrics") else {}
+        metrics = counts | of_source | await asyncio.to_thread(batch_metrics, groups, version=step)
         return Batch(groups=groups, metrics=metrics)
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:

@@ -101,7 +101,8 @@ class PolicyLoss(Protocol):
 class PromptSource(Protocol):
     """An endless stream of prompts that can save and restore its position.
 
-    If it has `prompts()`, which yields all prompts it draws from, a run that is evaluated on one of them is refused.
+    If it has `prompts()`, which yields all prompts it draws from, a run that is evaluated on one of them is refused. If it has
+    `seen(group)`, it is given each finished group, also one that `rollout.filter` leaves out; `metrics()` are those of a step.
     """
 
     def __call__(self, config: RunConfig) -> Any: ...

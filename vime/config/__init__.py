@@ -7,7 +7,7 @@ Every field is read somewhere outside this package (`make check` proves it). Not
 from dataclasses import dataclass, field
 from typing import Any
 
-from vime.config.agent import DataConfig, DatasetConfig, MethodConfig, ModelConfig, SessionConfig
+from vime.config.agent import CurriculumConfig, DataConfig, DatasetConfig, MethodConfig, ModelConfig, SessionConfig
 from vime.config.choices import (
     OWN_MODEL,
     PROBABILITY_MASKS,
@@ -104,6 +104,7 @@ __all__ = [
     "Credit",
     "CriticConfig",
     "CriticPlace",
+    "CurriculumConfig",
     "DataConfig",
     "DatasetConfig",
     "DistillationConfig",

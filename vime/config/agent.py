@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.config.choices import Credit, Family
-from vime.config.ranges import Count, Natural
+from vime.config.ranges import Count, Natural, Share
 from vime.errors import Problem
 
 if TYPE_CHECKING:
@@ -163,6 +163,20 @@ class DatasetConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class CurriculumConfig:
+    """Pools of rows by the mean reward of their last group, for `data.source=vime.data.curriculum.Curriculum`."""
+
+    solved_at: float = 1.0
+    """Mean reward from which a row is solved."""
+    hopeless_at: float = 0.0
+    """Mean reward up to which a row is hopeless."""
+    solved_rate: Share = 0.1
+    """Share of the solved rows that an epoch repeats."""
+    hopeless_rate: Share = 0.25
+    """Share of the hopeless rows that an epoch repeats."""
+
+
+@dataclass(kw_only=True, slots=True)
 class DataConfig:
     """The prompts to train on and the data sets to evaluate on."""
 
@@ -174,6 +188,8 @@ class DataConfig:
     """True if the training prompts are shuffled anew in every epoch."""
     source: str = "vime.data.source.RowSource"
     """Dotted path of the class that hands out training prompts (`vime.hooks.PromptSource`)."""
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    """Rates at which `vime.data.curriculum.Curriculum` repeats rows that are solved, or never solved."""
     demonstrations: str | None = None
     """Dotted path of `demonstrations(tokenizer, step, num_steps, num_tokens, seed) -> list[Sample]`, the training data of
     `algorithm=sft`."""

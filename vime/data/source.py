@@ -48,15 +48,21 @@ class RowSource:
 
     def next(self) -> Prompt:
         """The next prompt; `index` counts from 0 over the whole run."""
+        prompt = self._prompt(self._next_row(), index=self._position)
+        self._position += 1
+        return prompt
+
+    def _next_row(self) -> int:
+        """The number of the row at the present position."""
         epoch, offset = divmod(self._position, len(self._rows))
         if epoch != self._epoch:
             self._epoch, self._order = epoch, list(range(len(self._rows)))
             if self._shuffle:
                 random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
-        row_number = self._order[offset]
-        prompt = to_prompt(self._rows[row_number], index=self._position, row_number=row_number, dataset=self._dataset.name)
-        self._position += 1
-        return prompt
+        return self._order[offset]
+
+    def _prompt(self, row_number: int, *, index: int) -> Prompt:
+        return to_prompt(self._rows[row_number], index=index, row_number=row_number, dataset=self._dataset.name)
 
     def state(self) -> dict[str, Any]:
         """The state from which `load` continues with the same prompt."""

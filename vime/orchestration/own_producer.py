@@ -28,8 +28,9 @@ class GroupRunner:
     Example: `group = await runner.run_group(source.next())`.
     """
 
-    def __init__(self, config: RolloutConfig, workers: Runner, *, version: int) -> None:
-        self.version = version
+    def __init__(self, config: RolloutConfig, workers: Runner, *, version: int, seen: Callable[[Group], None]) -> None:
+        """`seen` is given each finished group."""
+        self.version, self._seen = version, seen
         self.next_slot = 0
         self.on_group: Callable[[Group], None] = lambda group: None
         self._config, self._workers = config, workers
@@ -45,6 +46,7 @@ class GroupRunner:
         group = await self._workers.run_group(
             prompt=prompt, slot=slot, num_rollouts=number, version=self.version, num_wanted=number, progress=None
         )
+        self._seen(group)
         self._tally.add(group)
         if (error := self._tally.problem()) is not None:
             raise error
@@ -62,7 +64,8 @@ class OwnProducer:
     def __init__(self, config: RunConfig, *, path: str, source: PromptStream, runner: Runner, version: int) -> None:
         """Makes the user's object, with the servers at weight `version`. Raises HookError for any error that it raises."""
         self._config, self._path = config.rollout, path
-        self._runner = GroupRunner(config.rollout, runner, version=version)
+        seen: Callable[[Group], None] = getattr(source, "seen", lambda group: None)
+        self._runner = GroupRunner(config.rollout, runner, version=version, seen=seen)
         with naming(KEY, path):
             self._own = load_hook(path)(config, source, self._runner)
 

@@ -66,6 +66,7 @@ class Producer:
         self._runner = runner
         self._buffer = buffer
         self._keep = keep
+        self._seen: Callable[[Group], None] = getattr(source, "seen", lambda group: None)
         self._version = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._resampling: dict[int, asyncio.Task[bool]] = {}
@@ -166,6 +167,7 @@ class Producer:
                         num_wanted=config.num_samples_per_prompt,
                         progress=entry.progress,
                     )
+            self._seen(group)
             self._tally.add(group, known=entry.progress.finished if entry.progress is not None and entry.num_repeats else {})
             if self._is_too_small(group) or all(rollout.could_not_begin for rollout in group.rollouts):
                 self._complete(slot, group)

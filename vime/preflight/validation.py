@@ -68,6 +68,7 @@ RULES: tuple[Rule, ...] = (
     data.names,
     data.demonstrations,
     data.generators,
+    data.curriculum,
     model_shape.heads,
     model_shape.rotary_embeddings,
     lora.targets,

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import fields
 
 from vime.algorithm.choice import is_paired
 from vime.config import AlgorithmName, DatasetConfig, RunConfig
@@ -9,6 +10,7 @@ from vime.errors import Problem
 from vime.hooks import import_remedy, load_hook
 
 _HUB_FILE = re.compile(r"hf://datasets/[\w.-]+/[\w.-]+(@[\w.-]+)?/.+")
+CURRICULUM = "vime.data.curriculum.Curriculum"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -42,6 +44,23 @@ def sources(config: RunConfig) -> list[Problem]:
         if dataset.generator and dataset.num_items is None:
             remedy = "a generator needs the number of rows to make: set a number, for example 1000"
             problems.append(Problem(key=f"{key}.num_items", value=None, remedy=remedy))
+    return problems
+
+
+def curriculum(config: RunConfig) -> list[Problem]:
+    """Pools of rows have a source that keeps them, their limits are in order, and no race decides them in a run that repeats."""
+    own, problems, key = config.data.curriculum, list[Problem](), "data.curriculum"
+    if config.data.source != CURRICULUM:
+        remedy = f"{config.data.source} has no pools: use data.source={CURRICULUM}, or leave this out"
+        changed = {field.name: getattr(own, field.name) for field in fields(own) if getattr(own, field.name) != field.default}
+        return [Problem(key=f"{key}.{name}", value=value, remedy=remedy) for name, value in changed.items()]
+    if own.hopeless_at >= own.solved_at:
+        remedy = f"a row is hopeless below and solved above: use less than {key}.solved_at={own.solved_at:g}"
+        problems.append(Problem(key=f"{key}.hopeless_at", value=own.hopeless_at, remedy=remedy))
+    rollout = config.rollout
+    if config.deterministic and (rollout.max_staleness or rollout.filter or rollout.num_oversampled_prompts):
+        remedy = "the pools depend on which group finishes first: use rollout.max_staleness=0, no filter and no spare prompts"
+        problems.append(Problem(key="data.source", value=CURRICULUM, remedy=f"with deterministic=true {remedy}"))
     return problems
 
 
