@@ -28,6 +28,16 @@ LONG_REPLIES = [
     "serving.models.actor.max_model_len=4096",
 ]
 QUICK_TO_NOTICE = ["serving.engine_timeout_seconds=20", "serving.health_interval_seconds=1", "serving.health_failures=3"]
+TEACHER = [
+    "algorithm=on_policy_distillation",
+    "algorithm.distillation.teachers={teacher: {}}",
+    "+serving.models.teacher.checkpoint=agentic/memagent/tiny/actor",
+    "+serving.models.teacher.max_model_len=2049",
+    "+serving.models.teacher.gpu_memory_utilization=0.01",
+    "serving.silence_timeout_seconds=10",
+]
+"""A teacher whose every answer is needed: the untrained model itself."""
+SERVER_OF_TEACHER = r"vime\.inside_vllm\.vllm_server .*--served-model-name teacher"
 ONE_LARGE_BATCH = ["trainer.num_steps=1", "rollout.num_prompts=32", "rollout.num_samples_per_prompt=2", "rollout.num_workers=1"]
 
 
@@ -157,6 +167,23 @@ CASES = [
         name="every server gone at a sync",
         words=[*TWO_REPLICAS, "+serving.models.actor.vllm_args.worker_extension_cls=fault_hooks.EndsAtASync"],
         evidence="reached no server",
+    ),
+    Case(name="teacher killed", words=TEACHER, strike=kill(SERVER_OF_TEACHER), evidence='"died"'),
+    Case(
+        name="teacher stopped (SIGSTOP)",
+        words=[*TEACHER, *QUICK_TO_NOTICE],
+        strike=kill(SERVER_OF_TEACHER, signal.SIGSTOP),
+        evidence='"hung"',
+    ),
+    Case(
+        name="teacher answers late",
+        words=[*TEACHER, "+serving.models.teacher.vllm_args.middleware=fault_hooks.SlowAnswers"],
+        evidence="serving/teacher/retries",
+    ),
+    Case(
+        name="teacher answers for fewer tokens",
+        words=[*TEACHER, "+serving.models.teacher.vllm_args.middleware=fault_hooks.ShortAnswers"],
+        evidence="serving/teacher/retries",
     ),
     Case(
         name="programs killed, hung, printing a gigabyte, forking daemons, taking all memory",

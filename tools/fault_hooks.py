@@ -7,6 +7,7 @@ repeatable as far as sampling allows.
 import asyncio
 import hashlib
 import itertools
+import json
 import os
 import signal
 from pathlib import Path
@@ -24,6 +25,8 @@ from vime.types import Reward, Sample
 ONE_IN = 5
 """The share of rollouts that a fault strikes."""
 FOREVER = 100_000.0
+LATE_SECONDS = 30.0
+"""Longer than `TEACHER` of `fault_cases.py` lets a request be silent."""
 BROKEN_VERSION = 2
 SLOW_SECONDS, DEADLY_SECONDS, DEADLY_SLOT = 60.0, 20.0, 17
 _struck: set[tuple[str, int]] = set()
@@ -99,7 +102,7 @@ class Network:
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """One request."""
-        if scope["type"] != "http" or not scope["path"].startswith("/inference"):
+        if not is_inference(scope):
             await self._app(scope, receive, send)
             return
         strike = next(self._requests) % (3 * ONE_IN)
@@ -114,6 +117,50 @@ class Network:
             send.__self__.transport.abort()
         else:
             await self._app(scope, receive, send)
+
+
+class SlowAnswers:
+    """ASGI middleware of a server: one request for logprobs of a prompt in `ONE_IN` is answered later than anyone waits."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._requests = itertools.count(1)
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """One request."""
+        if is_inference(scope) and next(self._requests) % ONE_IN == 0:
+            await asyncio.sleep(LATE_SECONDS)
+        await self._app(scope, receive, send)
+
+
+class ShortAnswers:
+    """ASGI middleware of a server: one answer with logprobs of a prompt in `ONE_IN` has fewer tokens than were sent."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._requests = itertools.count(1)
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """One request."""
+        if not is_inference(scope) or next(self._requests) % ONE_IN:
+            await self._app(scope, receive, send)
+            return
+        sent: list[dict[str, Any]] = []
+
+        async def keep(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await self._app(scope, receive, keep)
+        answer = json.loads(b"".join(message.get("body", b"") for message in sent))
+        answer["prompt_logprobs"] = answer["prompt_logprobs"][:-1]
+        body, headers = json.dumps(answer).encode(), [(b"content-type", b"application/json")]
+        await send(sent[0] | {"headers": [*headers, (b"content-length", str(len(body)).encode())]})
+        await send({"type": "http.response.body", "body": body})
+
+
+def is_inference(scope: dict[str, Any]) -> bool:
+    """True for a request with tokens."""
+    return scope["type"] == "http" and scope["path"].startswith("/inference")
 
 
 class FailsHalfway(transfer.WeightReport):
