@@ -4,7 +4,8 @@
 
 Writes PATH.md, PATH.json and the figures PATH_reward.svg and PATH_loss.svg. The run folders are in outputs/learning_curves, and
 complete runs are not repeated. `sft` starts from the untrained tiny model, and its curve is the loss on demonstrations; the other
-algorithms start from the shipped model, and their curve is the training reward.
+algorithms start from the shipped model, and their curve is the training reward. Learning from a teacher has a program of its own,
+`distillation_curves.py`.
 """
 
 import argparse
@@ -167,7 +168,7 @@ def write(found: list[Curve], output: Path) -> None:
 def main() -> int:
     """Runs the algorithms of the command line; results are written after every run, so that an interruption loses none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [name.value for name in (*NAMED, AlgorithmName.sft)]
+    names = [name.value for name in (*NAMED, AlgorithmName.sft) if name is not AlgorithmName.on_policy_distillation]
     parser.add_argument("--algorithms", nargs="+", choices=names, default=names)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
