@@ -26,6 +26,7 @@ PANELS: dict[str, dict[str, str]] = {
     "Largest importance ratio": {"train/ratio_max": "largest"},
     "Logprobs, server against trainer": {"train/logprob_difference_max": "max", "train/logprob_difference_mean": "mean"},
     "Probe after each sync": {"probe/max_difference_cold": "cold prefix", "probe/max_difference_cached": "cached prefix"},
+    "Accepted part of the drafted tokens": {"serving/actor/draft_acceptance_rate": "share"},
     "Turns per rollout": {"rollout/turns_mean": "turns", "rollout/sequences_mean": "training sequences"},
     "Response length, tokens": {"rollout/response_tokens_mean": "mean"},
     "Truncated rollouts": {"rollout/truncated_share": "share"},
