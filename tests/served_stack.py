@@ -12,6 +12,7 @@ from vime.sync.file_sync import FileSync
 from vime.sync.probe import Tolerance, probe
 from vime.weights.payload import WeightDigest, WeightPayload
 from vime.weights.policy import Policy
+from vime.weights.quantize import quantized
 
 TIED_SHAPE = {
     "family": "qwen2",
@@ -35,6 +36,8 @@ class HuggingFaceTrainer:
         self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
         self.version = 0
         self._folder = payload_folder
+        self.quantizes = False
+        """True if weights are sent as integers."""
 
     def step(self) -> None:
         """Moves every weight a little, and the version by one."""
@@ -48,7 +51,8 @@ class HuggingFaceTrainer:
         """The weights as a payload of two buckets; `lost` is in the digest but not in the files, `forgotten` in neither."""
         self._folder.mkdir(parents=True, exist_ok=True)
         digest, tensors = WeightDigest(), {}
-        for name, parameter in self.model.named_parameters():
+        own = self.model.named_parameters()
+        for name, parameter in quantized(own) if self.quantizes else own:
             if name != forgotten:
                 digest.update(name, parameter)
             if name not in (lost, forgotten):

@@ -69,6 +69,7 @@ class Load:
     max_tokens: int
     num_samples: int = 1
     """Samples of each prompt."""
+    temperature: float = 1.0
     as_one: bool = False
     """True if the samples of a prompt are one request."""
     unit: str = "sampled tokens/s"
@@ -84,7 +85,7 @@ class Load:
         """The bodies."""
         for prompt in self.prompts:
             for _ in range(1 if self.as_one else self.num_samples):
-                sampling = {"temperature": 1.0, "max_tokens": self.max_tokens, "ignore_eos": True, "logprobs": 0}
+                sampling = {"temperature": self.temperature, "max_tokens": self.max_tokens, "ignore_eos": True, "logprobs": 0}
                 sampling |= {"detokenize": False, "n": self.num_samples if self.as_one else 1}
                 yield {"token_ids": prompt, "sampling_params": sampling}
 

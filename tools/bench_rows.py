@@ -79,6 +79,21 @@ def save(result: Result, arguments: argparse.Namespace) -> None:
         _write(arguments.markdown, markdown(result))
 
 
+def save_section(page: Path, result: Result, *, before: str) -> None:
+    """Writes a result as the section of its title on a page that has others: its facts, the text `before`, table and notes.
+
+    A section of this title is replaced, and a new one comes last; the page must exist.
+    """
+    body = markdown(result).removeprefix(f"# {result.title}\n\n")
+    facts, rest = body.split("\n\n", 1)
+    section = f"## {result.title}\n\n{facts}\n\n{before}\n\n{rest}"
+    kept = page.read_text().split("\n## ")
+    others = [part for part in kept if not part.startswith(f"{result.title}\n")]
+    place = next((place for place, part in enumerate(kept) if part.startswith(f"{result.title}\n")), len(others))
+    others.insert(place, section.removeprefix("## "))
+    _write(page, "\n## ".join(part.rstrip("\n") + "\n" for part in others))
+
+
 def table(result: Result) -> str:
     """The rows as aligned text, then the notes."""
     cells = [["case", *result.columns, "ratio", "unit"], *(_cells(row) for row in result.rows)]

@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("vime", "agentic")
 NOT_READERS = ("vime/preflight/", "vime/memory/")
 """Checking or printing a value is not using it."""
-CHECKED_ONLY = {"ClusterConfig.gpu_memory_gib", "ClusterConfig.num_server_gpus", "AgentFlowConfig.trained_roles_allowed"}
+CHECKED_ONLY = {
+    *("ClusterConfig.gpu_memory_gib", "ClusterConfig.num_server_gpus"),
+    *("AgentFlowConfig.trained_roles_allowed", "CorrectionConfig.allow_none"),
+}
 """Properties of a machine, given so that the plan and the checks can be made without it (placement follows `num_replicas`), and
 fields that only allow something that is refused otherwise."""
 INTERPOLATED = {"RolesConfig.coder": "${method.roles.coder}"}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vime.inside_vllm import adapter, repack, transfer
+from vime.inside_vllm import adapter, early_exit, repack, transfer
 
 
 class BreakableReport(transfer.WeightReport):
@@ -35,6 +35,10 @@ class BreakableReport(transfer.WeightReport):
 
         kind.load_weights = load_without
 
+    def drop_from_draft(self, *names: str) -> None:
+        """From now on these tensors are kept from the draft's loader alone; without names, none is."""
+        early_exit.is_drafts = lambda name, **layers: name not in names and _IS_DRAFTS(name, **layers)
+
     def break_adapter(self, way: str) -> None:
         """From now on an adapter is not loaded (`none`), or without its last layer (`part`), under another factor (`scale`), or
         the present one again (`old`).
@@ -58,6 +62,7 @@ class BreakableReport(transfer.WeightReport):
 
 
 _REPACK = repack.repack_embeddings
+_IS_DRAFTS = early_exit.is_drafts
 _CAN_SHADOW = transfer.can_shadow
 _LOAD_ADAPTER = adapter.SentAdapter.load
 _LOADERS: dict[Any, Any] = {}

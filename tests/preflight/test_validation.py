@@ -110,16 +110,90 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["mode=eval", "+serving.models.actor.vllm_args.load_format=dummy"],
         "serving.models.actor.vllm_args.load_format",
     ),
-    "speculation of a sampled model on a CPU": (
-        ["+serving.models.actor.vllm_args.speculative_config.method=ngram"],
-        "serving.models.actor.vllm_args.speculative_config",
+    "a draft model that is not named": (
+        ["serving.models.actor.speculative.method=draft_model"],
+        "serving.models.actor.speculative.checkpoint",
     ),
-    "speculation of a frozen model that is sampled, on a CPU": (
+    "a draft of no layers": (
+        ["serving.models.actor.speculative.method=early_exit"],
+        "serving.models.actor.speculative.num_layers",
+    ),
+    "a draft of all layers": (
+        ["serving.models.actor.speculative={method: early_exit, num_layers: 2}"],
+        "serving.models.actor.speculative.num_layers",
+    ),
+    "a draft that no sync would change": (
         [
-            "+serving.models.judge={checkpoint: x, sampling: {temperature: 0.5}}",
-            "+serving.models.judge.groups.one.vllm_args.speculative-config.method=ngram",
+            "+serving.models.judge={checkpoint: x}",
+            "+serving.models.judge.speculative={method: early_exit, num_layers: 1}",
         ],
-        "serving.models.judge.groups.one.vllm_args.speculative-config",
+        "serving.models.judge.speculative.method",
+    ),
+    "a draft and weights without files": (
+        ["serving.models.actor.speculative={method: early_exit, num_layers: 1}", "cluster.weight_transfer=gloo"],
+        "serving.models.actor.speculative.method",
+    ),
+    "a setting of another draft": (
+        ["serving.models.actor.speculative={method: ngram, num_layers: 1}"],
+        "serving.models.actor.speculative.num_layers",
+    ),
+    "a setting of a draft without speculation": (
+        ["serving.models.actor.speculative.prompt_lookup_max=3"],
+        "serving.models.actor.speculative.prompt_lookup_max",
+    ),
+    "n-grams whose lengths cross": (
+        ["serving.models.actor.speculative={method: ngram, prompt_lookup_min: 5}"],
+        "serving.models.actor.speculative.prompt_lookup_max",
+    ),
+    "speculation that is asked for twice": (
+        [
+            "serving.models.actor.speculative.method=ngram",
+            "+serving.models.actor.vllm_args.speculative-config.method=ngram",
+        ],
+        "serving.models.actor.vllm_args.speculative-config",
+    ),
+    "speculation of a running server": (
+        ["serving.models.actor={urls: ['http://127.0.0.1:9'], speculative: {method: ngram}}"],
+        "serving.models.actor.speculative.method",
+    ),
+    "a frozen model that speculates and has a least probability": (
+        ["+serving.models.judge={checkpoint: x, sampling: {temperature: 0.5, min_p: 0.1}, speculative: {method: ngram}}"],
+        "serving.models.judge.sampling.min_p",
+    ),
+    "quantized rollouts that nothing corrects": (
+        ["serving.models.actor.quantization=fp8_per_channel"],
+        "algorithm.correction.mode",
+    ),
+    "a format that only GPUs have": (
+        ["serving.models.actor.quantization=fp8_per_block", "algorithm=score_centering"],
+        "serving.models.actor.quantization",
+    ),
+    "integers of a frozen model": (
+        ["+serving.models.judge={checkpoint: x, quantization: int8}"],
+        "serving.models.judge.quantization",
+    ),
+    "integers without files": (
+        ["serving.models.actor.quantization=int8", "algorithm=score_centering", "cluster.weight_transfer=gloo"],
+        "serving.models.actor.quantization",
+    ),
+    "a draft of quantized layers": (
+        [
+            "serving.models.actor={quantization: int8, speculative: {method: early_exit, num_layers: 1}}",
+            "algorithm=score_centering",
+        ],
+        "serving.models.actor.quantization",
+    ),
+    "quantization that is asked for twice": (
+        [
+            "serving.models.actor.quantization=int8",
+            "algorithm=score_centering",
+            "+serving.models.actor.vllm_args.quantization=fp8",
+        ],
+        "serving.models.actor.vllm_args.quantization",
+    ),
+    "quantization by vLLM's argument alone, uncorrected": (
+        ["+serving.models.actor.vllm_args.kv-cache-dtype=fp8"],
+        "algorithm.correction.mode",
     ),
     "port out of range": (["serving.models.actor.port=70000"], "serving.models.actor.port"),
     "port of the system": (["serving.models.actor.port=80"], "serving.models.actor.port"),

@@ -40,6 +40,7 @@ WRONG = {
     "one answer to everything": ("rollout/same_answer_share", [0.2] * 50 + [0.95] * 10),
     "a data set is lost": ("evaluation/shop", [54.0 - step / 3 for step in STEPS]),
     "the entropy is gone": ("train/entropy", [0.8] * 45 + [0.001] * 15),
+    "drafts are rejected": ("serving/actor/draft_acceptance_rate", [0.8] * 30 + [0.4] * 30),
     "the logprob difference rises": ("train/logprob_difference_mean", [1e-4] * 45 + [0.02] * 15),
     "rollouts fail": ("rollout/num_failed", [0.0] * 50 + [8.0] * 10),
     "groups without signal": ("train/groups_without_signal_share", [0.2] * 50 + [0.7] * 10),

@@ -81,4 +81,6 @@ def test_a_tolerance_of_ones_own_keeps_the_share_of_the_mean():
     assert Tolerance.of(Precision.bfloat16, has_experts=True) == Tolerance(largest=math.inf, mean=0.2)
     assert Tolerance.of(Precision.bfloat16, 2.0, has_experts=True) == Tolerance.of(Precision.bfloat16, 2.0)
     assert Tolerance.of(Precision.float32, has_experts=True) == Tolerance.of(Precision.float32)
+    assert Tolerance.of(Precision.float32, is_quantized=True) == Tolerance(largest=math.inf, mean=0.5)
+    assert Tolerance.of(Precision.bfloat16, 0.1, is_quantized=True) == Tolerance(largest=math.inf, mean=0.1)
     assert Tolerance.of(Precision.float32, 1e-2).mean == pytest.approx(5e-4)

@@ -7,7 +7,7 @@ whole: the first trains, the others serve.
 
 from dataclasses import dataclass, replace
 
-from vime.config import LoraDelivery, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.config import LoraDelivery, Quantization, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 
 DIRECT = (WeightTransfer.ipc, WeightTransfer.nccl, WeightTransfer.gloo)
 """Transports from process to process, without files."""
@@ -143,6 +143,11 @@ def transport(config: RunConfig) -> WeightTransfer:
 def sends_adapters(config: RunConfig) -> bool:
     """True if servers get the trained adapters alone, in files, and have the base from its checkpoint."""
     return config.trainer.lora.rank > 0 and config.serving.lora is LoraDelivery.adapter
+
+
+def sends_integers(config: RunConfig) -> bool:
+    """True if the trainer quantizes the weights for the servers of the trained model."""
+    return any(model.trained and model.quantization is Quantization.int8 for model in config.serving.models.values())
 
 
 def trained_servers_have_trainers(config: RunConfig) -> bool:

@@ -335,6 +335,40 @@ class ModelAPI(Enum):
     chat = "chat"
 
 
+class Quantization(Enum):
+    """The number format of the weights of a server's linear layers, and with it that of their inputs."""
+
+    none = "none"
+    """The run's precision (`trainer.precision`)."""
+    int8 = "int8"
+    """8-bit integers with a scale for each output, inputs with one for each token (W8A8), on a CPU; the trainer quantizes."""
+    fp8_per_channel = "fp8_per_channel"
+    """8-bit floats (E4M3) with a scale for each output, which the server quantizes again at every sync."""
+    fp8_per_tensor = "fp8_per_tensor"
+    """The same with one scale for each matrix, on GPUs."""
+    fp8_per_block = "fp8_per_block"
+    """The same with one scale for each block of 128 by 128 weights, on GPUs."""
+
+
+class KVCacheDtype(Enum):
+    """The number format of keys and values in a server: that of its model, or 8-bit floats (E4M3)."""
+
+    auto = "auto"
+    fp8 = "fp8"
+
+
+class SpeculationMethod(Enum):
+    """The source of the tokens that a server drafts ahead and then checks with the model, all at once."""
+
+    none = "none"
+    ngram = "ngram"
+    """The tokens that followed the last ones where prompt or reply had them before: no second model."""
+    draft_model = "draft_model"
+    """A smaller model of the same vocabulary, from a checkpoint of its own, which no sync changes."""
+    early_exit = "early_exit"
+    """The model's own first layers, with its norm and head (arXiv 2404.16710), which take the weights of every sync."""
+
+
 class ServerRole(Enum):
     """The part of a request that a group of servers handles: all of it, the prompt (prefill), or the reply (decode)."""
 

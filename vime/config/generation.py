@@ -3,12 +3,22 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from vime.config.choices import Constraints, LoraDelivery, ModelAPI, OnCollapse, ServerRole
+from vime.config.choices import (
+    Constraints,
+    KVCacheDtype,
+    LoraDelivery,
+    ModelAPI,
+    OnCollapse,
+    Quantization,
+    ServerRole,
+    SpeculationMethod,
+)
 from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
 
 Replicas = Annotated[int, Range(least=1, most=1024)]
 Penalty = Annotated[float, Range(least=-2, most=2)]
 Sampled = Annotated[float, Range(above=0, why="without sampling all rollouts of a group are equal, and nothing can be learned")]
+Speculated = Annotated[int, Range(least=1, most=128, why="vLLM checks no more in one step")]
 Silence = Annotated[float, Range(least=10, why="our servers show a sign of life every five seconds")]
 
 
@@ -159,6 +169,27 @@ class SamplingConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class SpeculativeConfig:
+    """Speculative decoding: several tokens are drafted cheaply and checked by the model in one step (arXiv 2211.17192).
+
+    Accepted or not, replies have the model's own distribution and logprobs.
+    """
+
+    method: SpeculationMethod = SpeculationMethod.none
+    """The source of the drafted tokens."""
+    num_tokens: Speculated = 4
+    """Tokens that are drafted in each step of a request."""
+    prompt_lookup_min: Count = 2
+    """Shortest run of tokens that `ngram` looks for."""
+    prompt_lookup_max: Count = 4
+    """Longest run of tokens that `ngram` looks for."""
+    checkpoint: str | None = None
+    """Hugging Face id or folder of the draft model, for `draft_model`."""
+    num_layers: Count | None = None
+    """Layers of the model that draft, for `early_exit`."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ServedModelConfig:
     """One served model and its servers."""
 
@@ -204,6 +235,13 @@ class ServedModelConfig:
     gpu_memory_utilization: PositiveShare | None = None
     """Share of a GPU's memory for weights and KV cache, 0.8 if it is null; without GPUs the share of the host's memory for the KV
     cache, 0.05 if it is null."""
+    quantization: Quantization = Quantization.none
+    """Number format of the weights of linear layers in the servers. For the trained model, any but `none` needs a correction for
+    the difference between sampler and trainer (`algorithm=score_centering`, `algorithm.correction.mode`)."""
+    kv_cache_dtype: KVCacheDtype = KVCacheDtype.auto
+    """Number format of keys and values; `fp8` needs the same correction."""
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
+    """Speculative decoding of the model's servers."""
     vllm_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vLLM's server, passed unchanged: `block_size: 32` becomes `--block-size 32`."""
 
@@ -258,4 +296,5 @@ class ServingConfig:
     probe_tolerance: Positive | None = None
     """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32, 1 in
     bfloat16, and no bound for a mixture-of-experts model in bfloat16. The mean difference may be at most a twentieth of this
-    tolerance in float32 and a fifth in bfloat16 (a fifth of 1 if there is no bound)."""
+    tolerance in float32 and a fifth in bfloat16 (a fifth of 1 if there is no bound). For servers in low precision
+    (`quantization`, `kv_cache_dtype`) it bounds the mean alone, and null means 0.5."""

@@ -50,6 +50,9 @@ class CorrectionConfig:
     """Upper bound of the weights."""
     veto: NonNegative = 0.0
     """A sequence with a token whose weight is below this value is left out of training; 0 turns the veto off."""
+    allow_none: bool = False
+    """True if what servers in low precision (`serving.models.NAME.quantization`, `kv_cache_dtype`) sample may be trained without
+    any correction, for a comparison."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -58,10 +58,10 @@ class _Direct(WeightTransferEngine):
     def parse_update_info(self, update_dict: dict[str, Any]) -> Any:
         return FileUpdateInfo(**update_dict) if "files" in update_dict else super().parse_update_info(update_dict)
 
-    def expect_files(self, files: list[str]) -> None:
+    def expect_files(self, files: list[str], draft: Any = None) -> None:
         """The next update comes from files; see `FileEngine.expect_files`."""
         self._from_files = self._proves_files = bool(files)
-        self._files.expect_files(files)
+        self._files.expect_files(files, draft)
 
     def start_weight_update(self) -> None:
         self._proves_files = self._from_files

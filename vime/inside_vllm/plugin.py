@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Any
 
+from vime.inside_vllm import cpu_speculation, early_exit
 from vime.inside_vllm.adapter import adapt_requests
 from vime.weights.payload import AWAITS_ADAPTER, RANDOM_WEIGHTS
 
@@ -36,6 +37,9 @@ def register() -> None:
             logger.debug("%s is registered already", name)
     label_random_weights()
     adapt_requests()
+    cpu_speculation.expand_in_place()
+    if early_exit.wanted():
+        early_exit.shorten_draft()
     enable_amx()
 
 

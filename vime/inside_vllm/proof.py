@@ -6,9 +6,11 @@ gives columns of its weight without any rounding, even where vLLM holds the weig
 its output, and a norm or a bias is read. On a GPU all of this is queued before anything waits for the device.
 """
 
+import math
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +18,8 @@ import torch
 
 from vime.inside_vllm.expert_proof import check_experts
 from vime.inside_vllm.tensor_shard import Kind, TensorShard, find_shard
-from vime.inside_vllm.value_sample import QUANTIZED_TOLERANCE, PendingCheck, ValueSample, difference, faults, is_exact
+from vime.inside_vllm.value_sample import INTEGER_TOLERANCE, PendingCheck, ValueSample, difference, faults, is_exact
+from vime.weights.quantize import SCALE
 
 NUM_COLUMNS = 8
 """Number of columns of each linear weight that are compared; of an embedding, 8 times as many rows. Reading them back costs about
@@ -35,6 +38,8 @@ class Proof:
 
     def __init__(self) -> None:
         self._samples: dict[str, ValueSample] = {}
+        self._scales: dict[str, torch.Tensor] = {}
+        """The scales of integers, [outputs, 1], by the names of their weights."""
         self._products: dict[int, torch.Tensor] = {}
         self._unread: list[str] = []
         self._round = 0
@@ -42,7 +47,7 @@ class Proof:
 
     def begin(self) -> None:
         """Forgets the last update and chooses other columns to compare."""
-        self._samples, self._unread, self._products = {}, [], {}
+        self._samples, self._scales, self._unread, self._products = {}, {}, [], {}
         self._round += 1
 
     def note(self, model: Any, name: str, tensor: torch.Tensor) -> None:
@@ -53,6 +58,9 @@ class Proof:
                 self._unread.append(name)
             return
         part = tensor[shard.rows, shard.columns] if tensor.dim() > 1 else tensor[shard.rows]
+        if name.endswith(SCALE):
+            with self._lock:
+                self._scales[name.removesuffix(SCALE)] = part.clone()
         along = 1 if shard.kind is Kind.linear or shard.part in ("gate_proj", "up_proj") else 0
         if shard.kind is Kind.values:
             part = part.reshape(-1)
@@ -81,6 +89,7 @@ class Proof:
         Returns `num_read`, the `unread` tensors, a line for each `wrong` one, and the `seconds` that it took.
         """
         started = time.monotonic()
+        self._samples = {name: self._in_units(name, sample) for name, sample in self._samples.items()}
         if not self._products:
             self.multiply(model)
         found: list[str | PendingCheck] = []
@@ -99,10 +108,19 @@ class Proof:
         for name, sample, head in self._tied(model):
             found.append(_check_tied_head(name, sample, head, self._products[id(head)]))
         found += self._check_forgotten(model)
+        found += [_nothing_sent(name) for name in self._scales if name not in self._samples]  # of integers, which no NaN marks
         wrong = [line for line in found if isinstance(line, str)]
         wrong += faults(check for check in found if isinstance(check, PendingCheck))
         seconds = time.monotonic() - started
         return {"num_read": len(self._samples), "unread": sorted(unread), "wrong": sorted(wrong), "seconds": seconds}
+
+    def _in_units(self, name: str, sample: ValueSample) -> ValueSample:
+        """A sample of integers times their scales, NaN if these were not sent."""
+        if sample.values.dtype is not torch.int8:
+            return sample
+        scales = self._scales.get(name)
+        values = sample.values.float() * (math.nan if scales is None else scales)
+        return replace(sample, values=values, tolerance=INTEGER_TOLERANCE)
 
     def _indices(self, shard: TensorShard, size: int) -> torch.Tensor:
         """The chosen columns, rows or elements: others in each update, the same for all parts of one layer."""
@@ -134,6 +152,7 @@ class Proof:
         sent, weights = {id(module) for module in modules}, {id(getattr(module, "weight", None)) for module in modules}
         for (_, parameter_name), samples in self._fused_values().items():
             held = getattr(samples[0].shard.module, parameter_name)
+            held = held.reshape(len(held), -1)[:, 0]  # scales have two dimensions
             forgotten = torch.ones(len(held), dtype=torch.bool, device=held.device)
             for shard in (sample.shard for sample in samples):
                 forgotten[shard.offset : shard.offset + shard.rows.stop - shard.rows.start] = False
@@ -210,6 +229,6 @@ def _compare(name: str, sample: ValueSample, read: torch.Tensor, *, exact: bool)
     if exact:
         is_right = (read == expected).all()
     else:
-        limit = QUANTIZED_TOLERANCE * expected.float().abs().max()
+        limit = sample.tolerance * expected.float().abs().max()
         is_right = ((read.float() - expected.float()).abs() <= limit).all()  # which no NaN is
     return PendingCheck(is_right=is_right, fault=lambda: f"{name}: {difference(read, expected)}")

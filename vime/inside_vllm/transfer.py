@@ -17,6 +17,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
+from vime.inside_vllm import early_exit
 from vime.inside_vllm.adapter import SentAdapter, check_all, sent_adapter
 from vime.inside_vllm.erase import erase, erase_what_is_materialized
 from vime.inside_vllm.proof import Proof
@@ -47,11 +48,23 @@ def erase_weights(model: Any) -> None:
     erase(model)
 
 
+class Target:
+    """A model that takes the weights of each version: the served one, or the draft that is its first `num_layers` layers."""
+
+    def __init__(self, model: Any, model_config: Any, *, num_layers: int | None = None) -> None:
+        self.model, self.model_config, self._num_layers = model, model_config, num_layers
+        self.proof = Proof()
+
+    def takes(self, name: str) -> bool:
+        """True if the model has the tensor of this name."""
+        return self._num_layers is None or early_exit.is_drafts(name, num_layers=self._num_layers)
+
+
 @dataclass(kw_only=True, slots=True)
 class Arrival:
     """The part of one version that has arrived so far.
 
-    Example: `Arrival(digest=WeightDigest(), mapped={"…/actor-v3-0.safetensors": [("lm_head.weight", …)]}, shadow=None, whole=…)`.
+    Example: `Arrival(digest=WeightDigest(), mapped={"…/actor-v3-0.safetensors": [("lm_head.weight", …)]}, whole=…)`.
     """
 
     digest: WeightDigest = field(default_factory=WeightDigest)
@@ -59,8 +72,8 @@ class Arrival:
     """The tensors of each bucket that is not loaded yet."""
     adapter: SentAdapter | None = None
     """The adapter, if the weights of this run's versions are one."""
-    shadow: Shadow | None = None
-    """The shadow of the layers, until its weights are exchanged."""
+    shadows: list[Shadow] = field(default_factory=list)
+    """The shadow of each model's layers, until their weights are exchanged."""
     is_loaded: bool = False
     """True if the new weights are loaded beside the old ones."""
     whole: Future[None] | None = None
@@ -90,7 +103,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         )
         # Half of ours: generation goes on beside it, and threads that share a core wait long for each other.
         self._loader.submit(torch.set_num_threads, max(num_cores() // 2, 1)).result()  # now, while nothing computes
-        self._proof = Proof()
+        self._targets = [Target(self.model, self.model_config)]
         self._arrival = Arrival()
         self._adapters: dict[int, SentAdapter] = {}
         """The adapters of the present versions, by their numbers."""
@@ -100,11 +113,16 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def init_transfer_engine(self, init_info: FileInitInfo) -> None:
         """Does nothing, because files need no set-up."""
 
-    def expect_files(self, files: list[str]) -> None:
+    def expect_files(self, files: list[str], draft: Any = None) -> None:
         """Begins to take in these buckets, and returns at once; without any, it drops those that were expected.
 
-        If one is not whole, `weight_report` raises FileNotFoundError or a safetensors error.
+        `draft` is the model that drafts, if it takes the weights as well. If a bucket is not whole, `weight_report` raises
+        FileNotFoundError or a safetensors error.
         """
+        if draft is not None and len(self._targets) == 1:
+            speculative: Any = self.vllm_config.speculative_config
+            config = speculative.draft_model_config
+            self._targets.append(Target(draft, config, num_layers=config.hf_config.num_hidden_layers))
         self._arrival, self._checking = Arrival(), None
         if files:
             self._arrival.whole = self._loader.submit(self._take_in, self._arrival, files)
@@ -116,31 +134,36 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         """
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
-        if self._arrival.shadow is not None or self._arrival.adapter:
+        if self._arrival.shadows or self._arrival.adapter:
             return
-        erase_weights(self.model)
-        initialize_layerwise_reload(self.model)
+        for target in self._targets:
+            erase_weights(target.model)
+            initialize_layerwise_reload(target.model)
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
         """Loads the buckets."""
-        if self._arrival.shadow is not None or self._arrival.adapter:
+        if self._arrival.shadows or self._arrival.adapter:
             return
         for file in update_info.files:
-            self._load(self._arrival, file, self.model)
+            self._load(self._arrival, file)
 
     def finish_weight_update(self) -> None:
         """Puts the loaded layers in place."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
-        if (shadow := self._arrival.shadow) is not None:
-            wait([self._begin_check(shadow)])  # it compares the shadow's layers
-            shadow.exchange()
-            self._loader.submit(shadow.release)  # giving memory back takes time, too
-            self._arrival.shadow = None
-        if shadow is not None or self._arrival.adapter:
+        if self._arrival.adapter:
             return
-        finalize_layerwise_reload(self.model, self.model_config)
-        repack_on_cpu(self.model)
+        if shadows := self._arrival.shadows:
+            wait([self._begin_check()])  # it compares the shadows' layers
+            for shadow in shadows:
+                shadow.exchange()
+            for shadow in shadows:
+                self._loader.submit(shadow.release)  # giving memory back takes time, too
+            self._arrival.shadows = []
+            return
+        for target in self._targets:
+            finalize_layerwise_reload(target.model, target.model_config)
+            repack_on_cpu(target.model)
 
     def weight_report(self) -> dict[str, Any]:
         """Digest and number of the tensors that arrived, or `{"pending": True}` while they are hashed or a shadow is loaded.
@@ -166,10 +189,10 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             for each in self._adapters.values():
                 each.load(self.model, self.vllm_config)
             return {"pending": False, "products_seconds": 0.0, **check_all(self._adapters.values(), self.model)}
-        if self._arrival.shadow is not None:
-            self._begin_check(self._arrival.shadow)
+        if self._arrival.shadows:
+            self._begin_check()
         if self._checking is None:
-            return {"pending": False, "products_seconds": 0.0, **self._proof.check(self.model)}
+            return {"pending": False, "products_seconds": 0.0, **self._check(self._loading(self._arrival))}
         if not self._checking.done():
             return {"pending": True}
         return {"pending": False, "products_seconds": self._products_seconds, **self._checking.result()}
@@ -179,16 +202,33 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._hashers.shutdown(wait=False)
         self._loader.shutdown(wait=False)
 
-    def _begin_check(self, shadow: Shadow) -> Future[dict[str, Any]]:
-        """The check of a shadow, begun once; its products are computed here, because the model must not multiply meanwhile."""
+    def _loading(self, arrival: Arrival) -> list[tuple[Target, Any]]:
+        """Each target with the layers that take its weights: its model's own, or their shadow's."""
+        models = [shadow.model for shadow in arrival.shadows] or [target.model for target in self._targets]
+        return list(zip(self._targets, models, strict=True))
+
+    def _begin_check(self) -> Future[dict[str, Any]]:
+        """The check of shadows, begun once; its products are computed here, because the model must not multiply meanwhile."""
         if self._checking is None:
-            self._products_seconds = self._proof.multiply(shadow.model)
-            self._checking = self._loader.submit(self._proof.check, shadow.model)
+            loading = self._loading(self._arrival)
+            self._products_seconds = sum(target.proof.multiply(model) for target, model in loading)
+            self._checking = self._loader.submit(self._check, loading)
         return self._checking
 
+    def _check(self, loading: list[tuple[Target, Any]]) -> dict[str, Any]:
+        """See `Proof.check`, of the model and its draft."""
+        found = [target.proof.check(model) for target, model in loading]
+        for of_draft in found[1:]:
+            of_draft["wrong"] = [f"the draft's {line}" for line in of_draft["wrong"]]
+            of_draft["unread"] = [f"the draft's {name}" for name in of_draft["unread"]]
+            for key, value in of_draft.items():
+                found[0][key] += value
+        return found[0]
+
     def _take_in(self, arrival: Arrival, files: list[str]) -> None:
-        """Maps and hashes the files and, if the model can have a shadow, loads it; in the loader's thread, one after another."""
-        self._proof.begin()
+        """Maps and hashes the files and, if the models can have shadows, loads these; in the loader's thread, in turn."""
+        for target in self._targets:
+            target.proof.begin()
         for file in files:
             arrival.mapped[file] = _map(file)
         tensors = [named for of_file in arrival.mapped.values() for named in of_file]
@@ -197,38 +237,50 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             for name, tensor in tensors:
                 arrival.digest.update(name, tensor)
             return
-        if can_shadow(self.model, self.vllm_config, num_bytes=sum(tensor.nbytes for _, tensor in tensors)):
-            arrival.shadow = Shadow(self.model)
-        target = arrival.shadow.model if arrival.shadow else self.model
-        hashing = [self._hashers.submit(self._note, arrival.digest, target, name, tensor) for name, tensor in tensors]
+        if self._can_shadow(tensors):
+            arrival.shadows = [Shadow(target.model) for target in self._targets]
+        loading = self._loading(arrival)
+        hashing = [self._hashers.submit(self._note, arrival.digest, loading, name, tensor) for name, tensor in tensors]
         try:
-            if arrival.shadow:
+            if arrival.shadows:
                 with torch.no_grad():
                     for file in files:
-                        self._load(arrival, file, arrival.shadow.model)
-                    arrival.shadow.finish(self.model_config)
+                        self._load(arrival, file)
+                    for target, shadow in zip(self._targets, arrival.shadows, strict=True):
+                        shadow.finish(target.model_config)
                 arrival.is_loaded = True
         finally:
             wait(hashing)
         for work in hashing:
             work.result()
 
-    def _note(self, digest: WeightDigest, model: Any, name: str, tensor: torch.Tensor) -> None:
-        digest.update(name, tensor)
-        self._proof.note(model, name, tensor)
+    def _can_shadow(self, tensors: list[tuple[str, torch.Tensor]]) -> bool:
+        """True if all models can have a shadow, and there is room for them together."""
+        num_bytes = sum(tensor.nbytes for name, tensor in tensors for target in self._targets if target.takes(name))
+        return all(can_shadow(target.model, self.vllm_config, num_bytes=num_bytes) for target in self._targets)
 
-    def _load(self, arrival: Arrival, file: str, model: Any) -> None:
-        model.load_weights(arrival.mapped.pop(file, None) or _map(file))
+    def _note(self, digest: WeightDigest, loading: list[tuple[Target, Any]], name: str, tensor: torch.Tensor) -> None:
+        digest.update(name, tensor)
+        for target, model in loading:
+            if target.takes(name):
+                target.proof.note(model, name, tensor)
+
+    def _load(self, arrival: Arrival, file: str) -> None:
+        tensors = arrival.mapped.pop(file, None) or _map(file)
+        for target, model in self._loading(arrival):
+            model.load_weights([(name, tensor) for name, tensor in tensors if target.takes(name)])
 
 
 class WeightReport:
     """Worker extension (`--worker-extension-cls`): the methods that `/collective_rpc` can call besides vLLM's own."""
 
     weight_transfer_engine: Any
+    get_draft_model: Any
 
     def expect_files(self, *files: str) -> None:
         """Tells the file transport which buckets come next; without arguments, the announced ones will not come after all."""
-        self.weight_transfer_engine.expect_files(list(files))
+        draft = self.get_draft_model() if early_exit.wanted() else None
+        self.weight_transfer_engine.expect_files(list(files), draft)
 
     def weight_report(self) -> dict[str, Any]:
         """Digest and number of tensors of the last weight update of this worker."""

@@ -10,6 +10,8 @@ from vime.inside_vllm.tensor_shard import TensorShard
 
 QUANTIZED_TOLERANCE = 0.13
 """Largest difference of a quantized layer, as a share of the largest value read; FP8 rounds to 3 bits."""
+INTEGER_TOLERANCE = 0.005
+"""The same where integers were sent: less than one of them, and more than the rounding of their product to bfloat16."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,6 +21,8 @@ class ValueSample:
     shard: TensorShard
     indices: torch.Tensor
     values: torch.Tensor
+    tolerance: float = QUANTIZED_TOLERANCE
+    """Largest difference, as a share of the largest value read, if the layer does not hold the weights exactly."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

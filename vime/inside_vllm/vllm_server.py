@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from vime.inside_vllm import exchange, fixed_products, forced_tokens
+from vime.inside_vllm.cpu_integers import mend_integers
 from vime.inside_vllm.cpu_seeds import keep_seeds
+from vime.inside_vllm.cpu_speculation import draft_by_seeds
 from vime.inside_vllm.token_stream import enrich_streams
 from vime.processes.secret import VARIABLE, RequireSecret
 
@@ -41,6 +43,8 @@ def fork_on_cpu() -> None:
     from vllm.v1.executor.multiproc_executor import WorkerProc
 
     keep_seeds()
+    draft_by_seeds()
+    mend_integers()
     if forced_tokens.wanted():
         forced_tokens.take_forced_tokens()
     if fixed_products.wanted():

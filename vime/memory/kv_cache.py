@@ -3,9 +3,9 @@
 import math
 
 from vime.cluster.placement import ServerGroup, server_groups
-from vime.config import RunConfig, ServedModelConfig, ServerRole
+from vime.config import KVCacheDtype, RunConfig, ServedModelConfig, ServerRole
 from vime.memory.processes import server_memory
-from vime.model.size import kv_bytes_per_token
+from vime.model.size import BYTES, kv_bytes_per_token
 
 LEAST_ROLLOUTS = 256
 """Rollouts at a time if the KV cache holds fewer or its size is unknown; rollouts that wait for a tool take no place in it."""
@@ -20,7 +20,8 @@ def trained_groups(config: RunConfig) -> list[ServerGroup]:
 def kv_cache_tokens(config: RunConfig, server: ServedModelConfig) -> float:
     """Tokens whose keys and values fit into one server of the trained model, on all its GPUs together."""
     held = server_memory(config, server)["KV cache"] * server.tensor_parallel_size
-    return held / kv_bytes_per_token(config.model, config.trainer.precision)
+    halved = 1 if server.kv_cache_dtype is KVCacheDtype.auto else BYTES[config.trainer.precision]
+    return held * halved / kv_bytes_per_token(config.model, config.trainer.precision)
 
 
 def num_concurrent_rollouts(config: RunConfig) -> int:

@@ -35,6 +35,7 @@ from vime.model.size import (
     num_critic_parameters,
     num_expert_parameters,
     num_parameters,
+    served_bytes,
     unties,
     vocabulary_shapes,
 )
@@ -150,6 +151,7 @@ def server_memory(config: RunConfig, model: ServedModelConfig) -> dict[str, floa
     budget = memory_share(config, model) * total
     own = model.trained or model.checkpoint in (None, config.model.checkpoint)
     model_of_servers = replace(config.model, tie_word_embeddings=False) if is_untied(config, model) else config.model
-    weights = num_parameters(model_of_servers) * BYTES[config.trainer.precision] / model.tensor_parallel_size if own else 0.0
+    whole = served_bytes(model_of_servers, config.trainer.precision, model.quantization) if own else 0.0
+    weights = whole / model.tensor_parallel_size
     cache = budget if not config.cluster.gpus_per_node else max(0.0, budget - weights)
     return {"weights": weights, "KV cache": cache}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from vime.config import CriticPlace, LoraConfig, LoraTarget, ModelConfig, Precision, TrainerConfig
+from vime.config import CriticPlace, LoraConfig, LoraTarget, ModelConfig, Precision, Quantization, TrainerConfig
 from vime.model.families import family_of
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
@@ -25,6 +25,14 @@ def num_parameters(model: ModelConfig) -> int:
     embeddings = hidden * model.vocab_size * (1 if model.tie_word_embeddings else 2)
     layers = model.num_layers * (feed_forward + family.norms_per_layer * hidden)
     return embeddings + num_attention_parameters(model) + layers + hidden
+
+
+def served_bytes(model: ModelConfig, precision: Precision, quantization: Quantization) -> float:
+    """Bytes of a server's weights: those of linear layers take one byte each if they are quantized, embedding and head do not."""
+    if quantization is Quantization.none:
+        return num_parameters(model) * BYTES[precision]
+    embeddings = model.hidden_size * model.vocab_size * (1 if model.tie_word_embeddings else 2)
+    return num_parameters(model) + embeddings * (BYTES[precision] - 1)
 
 
 def num_expert_parameters(model: ModelConfig) -> int:

@@ -20,6 +20,7 @@ from vime.config import (
     RolloutConfig,
     RunConfig,
     ServedModelConfig,
+    SpeculativeConfig,
     TrackerName,
     TrainerConfig,
 )
@@ -164,7 +165,8 @@ def _served(config: RunConfig, shrunk: Shrunk, *, has_own: bool) -> dict[str, Se
     share = CACHE_BYTES / memory_bytes()
     found: dict[str, ServedModelConfig] = {}
     behind: list[str] = []
-    for name, model in config.serving.models.items():
+    for name, served in config.serving.models.items():
+        model = replace(served, speculative=SpeculativeConfig())  # a rehearsal says which tokens are sampled
         plain = replace(
             model, num_replicas=1, groups={}, tensor_parallel_size=1, max_num_seqs=min(model.max_num_seqs, MOST_SEQUENCES)
         )

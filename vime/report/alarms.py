@@ -23,6 +23,8 @@ LEAST_FALL, NOISE = 0.15, 5
 CLIMB = 4.0
 """Factor by which a gradient norm has climbed."""
 CLIPPED = 0.2
+ACCEPTANCE, ACCEPTED = "/draft_acceptance_rate", 0.7
+"""The end of the metric's name, and the part of the acceptance at the start below which it has fallen."""
 SAME = 0.8
 EVALUATION = "evaluation/"
 LOST_POINTS = 10.0
@@ -168,6 +170,21 @@ def difference(curves: dict[str, Curve]) -> Alarm | None:
     return _alarm(curves, "the logprob difference rises", metric, seen, meaning)
 
 
+def rejected(curves: dict[str, Curve]) -> Alarm | None:
+    """A model accepts far fewer of the tokens that are drafted for it than it did at the start."""
+    for metric in curves:
+        values = _values(curves, metric) if metric.endswith(ACCEPTANCE) else []
+        if len(values) < MIN_STEPS or fmean(values[-SHORT:]) > ACCEPTED * fmean(values[:SHORT]):
+            continue
+        seen = f"{fmean(values[-SHORT:]):.0%} of the tokens in the last {SHORT} steps, {fmean(values[:SHORT]):.0%} in the first"
+        meaning = (
+            "Replies stay right, but are not faster any more: a frozen draft no longer guesses what the policy has become. Use "
+            "serving.models.*.speculative.method=ngram or early_exit, whose draft every sync changes, or none."
+        )
+        return _alarm(curves, "drafts are rejected", metric, seen, meaning)
+    return None
+
+
 def failures(curves: dict[str, Curve]) -> Alarm | None:
     """More than a twentieth of the last rollouts failed."""
     failed, ended = _values(curves, "rollout/num_failed")[-WINDOW:], _values(curves, "rollout/num_rollouts")[-WINDOW:]
@@ -215,7 +232,8 @@ def empty(curves: dict[str, Curve]) -> Alarm | None:
 
 
 RULES: tuple[Callable[[dict[str, Curve]], Alarm | None], ...] = (
-    *(falling, same_answer, lost_data, gradient, clipped, flat, entropy, difference, failures, signal, truncated, skipped, empty),
+    *(falling, same_answer, lost_data, gradient, clipped, flat, entropy, difference, rejected, failures, signal, truncated),
+    *(skipped, empty),
 )
 
 

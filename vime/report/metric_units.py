@@ -8,7 +8,7 @@ _UNITS: tuple[tuple[str, str], ...] = (
     (r"eval_log/.*", ""),
     (r".*tokens_per_second", "tokens/s"),
     (r".*(_seconds|/seconds|_seconds_mean)|seconds/.*", SECONDS),
-    (r".*(_share|_fraction)|utilization/(servers|trainer|overlapped)|staleness/\d+", SHARE),
+    (r".*(_share|_fraction|_acceptance_rate)|utilization/(servers|trainer|overlapped)|staleness/\d+", SHARE),
     (r"rollout/staleness_.*", "weight versions"),
     (r".*_bytes|.*/bytes", "bytes"),
     (r"train/(kl|entropy)|.*logprob_difference.*|probe/max_difference.*", NATS),

@@ -32,6 +32,7 @@ PANELS: dict[str, dict[str, str]] = {
         "data/solved_share": "solved",
         "data/hopeless_share": "hopeless",
     },
+    "Accepted part of the drafted tokens": {"serving/actor/draft_acceptance_rate": "share"},
     "Turns per rollout": {"rollout/turns_mean": "turns", "rollout/sequences_mean": "training sequences"},
     "Response length, tokens": {"rollout/response_tokens_mean": "mean"},
     "Truncated rollouts": {"rollout/truncated_share": "share"},

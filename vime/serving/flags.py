@@ -33,6 +33,8 @@ from vime.model.architecture import scaled_length
 from vime.model.size import num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT
 from vime.serving.endpoint import Endpoint
+from vime.serving.quantization import quantization_arguments, quantization_overrides
+from vime.serving.speculation import draft_environment, drafts_early, has_frozen_draft, speculative_config
 from vime.surroundings import private_folder
 from vime.weights.payload import AWAITS_ADAPTER, NUM_SYNCED_SERVERS
 
@@ -111,12 +113,11 @@ def server_arguments(
         "weight_transfer_config": {"backend": BACKENDS[transport(config)]},
         "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",
     }
-    if rope := rope_parameters_of(config, model):
-        # vLLM takes the length with YaRN from the checkpoint as it is, and the parameters as a whole.
-        overrides = {"rope_parameters": rope, "max_position_embeddings": scaled_length(rope)}
+    arguments |= quantization_arguments(model)
+    drafts = speculative_config(model, checkpoint=checkpoint_of(config, model), awaits_weights=awaits_weights)
+    arguments |= {"speculative_config": drafts} if drafts else {}
+    if overrides := _overrides(config, model):
         given["hf_overrides"] = overrides | given.get("hf_overrides", {})
-    if is_untied(config, model):  # merged adapters make two matrices of the one
-        given["hf_overrides"] = {"tie_word_embeddings": False} | given.get("hf_overrides", {})
     if model.adapter is not None:
         folder = Path(model.adapter).absolute()
         shape = read_shape(folder)
@@ -128,7 +129,7 @@ def server_arguments(
         # on a CPU rows of the base read the last place, which stays empty
         places = len(adapters) + is_cpu(config)
         arguments |= _room_for_adapters(max(lora.rank for lora in adapters), targets, places=places)
-    elif awaits_weights and not _drafts(given):
+    elif awaits_weights and not has_frozen_draft(model, arguments | given):
         arguments["load_format"] = DUMMY
     if model.trained and config.rollout.num_logprobs >= VLLM_MAX_LOGPROBS:
         arguments["max_logprobs"] = config.rollout.num_logprobs + 1  # one more is asked for, see `vime.serving.reply`
@@ -147,6 +148,17 @@ def server_arguments(
         if config.deterministic:
             arguments["enable_prefix_caching"] = False
     return arguments | given
+
+
+def _overrides(config: RunConfig, model: ServedModelConfig) -> dict[str, Any]:
+    """Fields in which a served model differs from its checkpoint's `config.json`."""
+    overrides: dict[str, Any] = {}
+    if rope := rope_parameters_of(config, model):
+        # vLLM takes the length with YaRN from the checkpoint as it is, and the parameters as a whole.
+        overrides |= {"rope_parameters": rope, "max_position_embeddings": scaled_length(rope)}
+    if is_untied(config, model):  # merged adapters make two matrices of the one
+        overrides["tie_word_embeddings"] = False
+    return overrides | quantization_overrides(config, model)
 
 
 def awaits_adapter(config: RunConfig, model: ServedModelConfig) -> bool:
@@ -190,6 +202,8 @@ def server_environment(
     }
     if Path(checkpoint_of(config, model)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
+    if drafts_early(model):
+        environment |= draft_environment(model, _overrides(config, model))
     if awaits_adapter(config, model):
         environment[AWAITS_ADAPTER] = ",".join(policies(config))
     if is_cpu(config):
@@ -264,13 +278,6 @@ def endpoint_of(config: RunConfig, name: str) -> Endpoint:
         adapter=next(iter(policies(config))) if awaits_adapter(config, model) else None,
         chat=model.chat if model.api is ModelAPI.chat else None,
     )
-
-
-def _drafts(arguments: Mapping[str, Any]) -> bool:
-    """True if there is a draft model: vLLM would give it random weights too, and no sync brings it others."""
-    speculative = arguments.get("speculative_config") or {}
-    speculative = json.loads(speculative) if isinstance(speculative, str) else speculative
-    return bool(speculative) and speculative.get("method") != "ngram"
 
 
 def _num_synced_servers(config: RunConfig) -> int:

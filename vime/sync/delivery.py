@@ -8,6 +8,7 @@ from ray.exceptions import RayActorError
 
 from vime.cluster.placement import DIRECT, transport
 from vime.config import RunConfig
+from vime.serving.quantization import is_low_precision
 from vime.serving.topology import Serving
 from vime.sync.colocation import Colocation
 from vime.sync.direct_sync import DirectSync
@@ -73,7 +74,10 @@ class WeightDelivery:
             partial(self._trainer.logprobs, temperature=config.rollout.temperature),
             temperature=config.rollout.temperature,
             tolerance=Tolerance.of(
-                config.trainer.precision, config.serving.probe_tolerance, has_experts=config.model.num_experts > 0
+                config.trainer.precision,
+                config.serving.probe_tolerance,
+                has_experts=config.model.num_experts > 0,
+                is_quantized=any(model.trained and is_low_precision(model) for model in config.serving.models.values()),
             ),
             vocab_size=config.model.vocab_size,
             seed=config.seed,

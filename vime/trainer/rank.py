@@ -17,7 +17,7 @@ import ray
 from vime.algorithm.algorithm import Forward
 from vime.cluster.accelerators import CPU_BUILD, GPU_BUILD, why_no_device
 from vime.cluster.layout import world_size
-from vime.cluster.placement import sends_adapters, trainer_places, transport
+from vime.cluster.placement import sends_adapters, sends_integers, trainer_places, transport
 from vime.cluster.ports import LOOPBACK
 from vime.config import CRITIC, AlgorithmConfig, RunConfig
 from vime.errors import ConfigError, Problem
@@ -179,12 +179,14 @@ class TrainerRank:
     def export_weights(self, of: str, folder: Path, version: int) -> WeightPayload:
         """Writes the weights, or the adapters alone, as files into `folder`; rank 0 returns the filled payload."""
         from vime.weights.export import write_adapter_payload, write_payload
+        from vime.weights.quantize import quantized
 
         engine = self._engine(of)
         if sends_adapters(self._config):
             tensors, description = engine.export_adapter(), engine.describe_adapter()
             return write_adapter_payload(tensors, folder=folder, name=of, version=version, description=description)
-        return write_payload(engine.export(), folder=folder, version=version)
+        tensors = quantized(engine.export()) if sends_integers(self._config) else engine.export()
+        return write_payload(tensors, folder=folder, version=version)
 
     def export_saved(self, of: str, saved: Path, folder: Path, version: int) -> WeightPayload:
         """Writes what was saved as files into `folder`: an adapter, under the name `of`, or without it a model; no collective."""

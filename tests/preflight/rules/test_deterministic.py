@@ -35,6 +35,8 @@ def test_the_laptop_path_can_repeat_and_its_plan_says_so():
             ["+serving.models.base={checkpoint: x, vllm_args: {speculative_config: {method: ngram}}}"],
             "serving.models.base.vllm_args.speculative_config",
         ),
+        (["+serving.models.base={checkpoint: x, quantization: fp8_per_channel}"], "serving.models.base.quantization"),
+        (["serving.models.actor.speculative.method=ngram"], "serving.models.actor.speculative.method"),
         (["+serving.models.base={checkpoint: x, tensor_parallel_size: 2}"], "serving.models.base.tensor_parallel_size"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -3,14 +3,19 @@
 from vime.cluster.placement import ServerGroup, server_groups
 from vime.config import (
     AlgorithmName,
+    KVCacheDtype,
+    Mode,
     ModelAPI,
+    Quantization,
     RetrievalBackend,
     RetrievalConfig,
     RewardServiceConfig,
     RunConfig,
     ServedModelConfig,
     ServerRole,
+    SpeculationMethod,
 )
+from vime.serving.quantization import gets_integers
 from vime.serving.sampling import sampling_parameters
 
 
@@ -60,7 +65,41 @@ def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
         what += f", {model.checkpoint or config.model.checkpoint}"
         what += f" with the adapter {model.adapter}" if model.adapter else ""
     router = f", router {config.serving.router_policy}" if num_servers(name, model) > 1 else ""
-    return f"{what}; {', '.join(pieces)}{router}; {_sampled(config, model)}"
+    drafted = "" if model.speculative.method is SpeculationMethod.none else f"; {_drafted(config, model)}"
+    return f"{what}; {', '.join(pieces)}{router}; {_sampled(config, model)}{drafted}{_low_precision(config, model)}"
+
+
+def _low_precision(config: RunConfig, model: ServedModelConfig) -> str:
+    """The number formats of weights and KV cache that differ from the run's."""
+    said = []
+    if model.quantization is Quantization.int8:
+        said.append(
+            "weights of linear layers in int8, quantized by the trainer"
+            if gets_integers(config, model)
+            else "no int8: without a trainer the weights are the checkpoint's"
+        )
+    elif model.quantization is not Quantization.none:
+        again = " and at every sync" if model.trained and config.mode is not Mode.eval else ""
+        said.append(f"weights of linear layers in {model.quantization.value}, quantized by the server when it starts{again}")
+    if model.kv_cache_dtype is not KVCacheDtype.auto:
+        said.append(f"keys and values in {model.kv_cache_dtype.value}")
+    if said and model.trained and config.algorithm.correction.allow_none:
+        said.append("trained without a correction where none is chosen")
+    return "".join(f"; {each}" for each in said)
+
+
+def _drafted(config: RunConfig, model: ServedModelConfig) -> str:
+    """The source of drafted tokens, and the effect of syncs on it."""
+    chosen = model.speculative
+    if chosen.method is SpeculationMethod.early_exit and config.mode is Mode.eval:
+        return "no speculation: its first layers would get their weights by syncs"
+    ahead = f"speculates {chosen.num_tokens} tokens ahead"
+    if chosen.method is SpeculationMethod.ngram:
+        return f"{ahead}, by n-grams of {chosen.prompt_lookup_min} to {chosen.prompt_lookup_max} tokens"
+    if chosen.method is SpeculationMethod.early_exit:
+        return f"{ahead}, with its first {chosen.num_layers} of {config.model.num_layers} layers, which every sync changes"
+    frozen = ", frozen: it accepts less as the policy moves away" if model.trained else ""
+    return f"{ahead}, with {chosen.checkpoint}{frozen}"
 
 
 def _sampled(config: RunConfig, model: ServedModelConfig) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from vime.config import ModelAPI, RunConfig, ServedModelConfig, ServerRole
+from vime.config import ModelAPI, RunConfig, ServedModelConfig, ServerRole, SpeculationMethod
 from vime.errors import Problem
 
 
@@ -62,6 +62,9 @@ def _servers(config: RunConfig) -> Iterator[Problem]:
 
 
 def _server_arguments(key: str, model: ServedModelConfig, *, is_on_cpu: bool) -> Iterator[Problem]:
+    if model.speculative.method is not SpeculationMethod.none:
+        remedy = "with deterministic=true speculative decoding would depend on the batch of a server: use none"
+        yield Problem(key=f"{key}.speculative.method", value=model.speculative.method.value, remedy=remedy)
     given = {f"{key}.vllm_args": model.vllm_args}
     given |= {f"{key}.groups.{name}.vllm_args": group.vllm_args for name, group in model.groups.items()}
     for where, arguments in given.items():

@@ -6,7 +6,6 @@ from urllib.parse import urlparse
 from vime.cluster.placement import server_groups
 from vime.config import AlgorithmName, ChatConfig, Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import Problem
-from vime.evaluation.conditions import EvaluationRow
 from vime.preflight.rules.model_shape import scaling_problems
 
 TRAINED_NAME = "actor"
@@ -166,29 +165,6 @@ def load_format(config: RunConfig) -> list[Problem]:
             if given is not None:
                 remedy = "no trainer replaces the random weights of this model, so its answers would be random: remove this"
                 problems.append(Problem(key=f"{key}.vllm_args.{given}", value="dummy", remedy=remedy))
-    return problems
-
-
-def speculation(config: RunConfig) -> list[Problem]:
-    """A model with speculative decoding on a CPU is only sampled greedily.
-
-    At temperature 1 the CPU build of vLLM 0.32.0 returns tokens and logprobs that are not the model's: a token of logprob -0.6
-    comes with 0 or -9999 (`results/generation.md`). Greedy tokens are right.
-    """
-    if config.cluster.gpus_per_node > 0:
-        return []
-    baselines = {EvaluationRow.of(row).model for row in config.evaluation.rows}
-    problems: list[Problem] = []
-    for name, model in config.serving.models.items():
-        if model.urls or not (model.trained or model.sampling.temperature != 0 or name in baselines):
-            continue
-        settings = {f"serving.models.{name}": model.vllm_args}
-        settings |= {f"serving.models.{name}.groups.{key}": group.vllm_args for key, group in model.groups.items()}
-        for key, arguments in settings.items():
-            for word in ("speculative_config", "speculative-config"):
-                if arguments.get(word):
-                    remedy = "vLLM on a CPU samples wrong tokens with speculation unless it is greedy: remove this, or use a GPU"
-                    problems.append(Problem(key=f"{key}.vllm_args.{word}", value=arguments[word], remedy=remedy))
     return problems
 
 
