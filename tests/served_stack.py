@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from vime.config import Precision
 from vime.sync.file_sync import FileSync
 from vime.sync.probe import Tolerance, probe
+from vime.weights.delta import Buckets, Sent
 from vime.weights.payload import WeightDigest, WeightPayload
 from vime.weights.policy import Policy
 from vime.weights.quantize import quantized
@@ -38,6 +39,8 @@ class HuggingFaceTrainer:
         self._folder = payload_folder
         self.quantizes = False
         """True if weights are sent as integers."""
+        self.sent: Sent | None = None
+        """The version that was sent last, if the next may be a difference from it."""
 
     def step(self) -> None:
         """Moves every weight a little, and the version by one."""
@@ -47,7 +50,7 @@ class HuggingFaceTrainer:
             for parameter in self.model.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
 
-    def export(self, *, lost: str | None = None, forgotten: str | None = None) -> Any:
+    def export(self, *, lost: str | None = None, forgotten: str | None = None, is_whole: bool = False) -> Any:
         """The weights as a payload of two buckets; `lost` is in the digest but not in the files, `forgotten` in neither."""
         self._folder.mkdir(parents=True, exist_ok=True)
         digest, tensors = WeightDigest(), {}
@@ -57,14 +60,21 @@ class HuggingFaceTrainer:
                 digest.update(name, parameter)
             if name not in (lost, forgotten):
                 tensors[name] = parameter.detach().clone()
-        names, files = list(tensors), []
+        names, files, base = list(tensors), [], None
+        if self.sent is not None:
+            base, buckets = None if is_whole else self.sent.base, Buckets(version=self.version)
         for index, bucket in enumerate((names[: len(names) // 2], names[len(names) // 2 :])):
-            files.append(str(self._folder / f"actor-v{self.version}-{index}.safetensors"))
-            save_file({name: tensors[name] for name in bucket}, files[-1])
+            own = {name: tensors[name] for name in bucket}
+            if self.sent is not None:
+                files.append(str(buckets.write(own, folder=self._folder, base=base)))
+            else:
+                files.append(str(self._folder / f"actor-v{self.version}-{index}.safetensors"))
+                save_file(own, files[-1])
+        if self.sent is not None and not is_whole:
+            self.sent.note(buckets)
         num_bytes = sum(tensor.nbytes for tensor in tensors.values())
-        return WeightPayload(
-            version=self.version, files=files, num_tensors=digest.num_tensors, num_bytes=num_bytes, digest=digest.hexdigest()
-        )
+        about = {"num_tensors": digest.num_tensors, "num_bytes": num_bytes, "digest": digest.hexdigest()}
+        return WeightPayload(version=self.version, files=files, base=base.version if base is not None else None, **about)
 
     async def logprobs(self, tokens: list[list[int]], response_lengths: list[int]) -> list[list[float]]:
         """Logprobs of the response tokens at temperature 1."""
@@ -98,9 +108,9 @@ class ServedStack:
         self._payload = payload
         return await self._sync.sync(payload.version)
 
-    async def export_weights(self, version: int) -> Any:
-        """The payload of the sync under way."""
-        return self._payload
+    async def export_weights(self, version: int, *, is_whole: bool = False) -> Any:
+        """The payload of the sync under way, or the whole version."""
+        return self.trainer.export(is_whole=True) if is_whole else self._payload
 
     async def probe(self) -> dict[str, float]:
         """Compares servers and trainer within the tolerance of float32."""

@@ -55,7 +55,7 @@ class AdapterTrainer:
                 if "lora_" in name:
                     parameter.add_(torch.randn_like(parameter) * 0.1)
 
-    async def export_weights(self, version: int) -> WeightPayload:
+    async def export_weights(self, version: int, *, is_whole: bool = False) -> WeightPayload:
         """The adapter as a folder, as `vime.weights.export.write_adapter_payload` writes it."""
         from peft import get_peft_model_state_dict
 

@@ -91,7 +91,7 @@ class Trainer:
 
         self._sender = await asyncio.to_thread(open_sender)
 
-    async def export_weights(self, version: int) -> WeightPayload:
+    async def export_weights(self, version: int, *, is_whole: bool = False) -> WeightPayload:
         """The weights as files."""
         return self.payload()
 

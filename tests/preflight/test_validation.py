@@ -287,6 +287,14 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "serving.models.actor.tensor_parallel_size",
     ),
     "GPU transport without GPUs": (["cluster.weight_transfer=nccl"], "cluster.weight_transfer"),
+    "differences without files": (
+        ["cluster.num_delta_syncs=9", "cluster.weight_transfer=gloo"],
+        "cluster.num_delta_syncs",
+    ),
+    "differences of adapters": (
+        ["cluster.num_delta_syncs=9", "trainer.lora.rank=4", "serving.lora=adapter"],
+        "cluster.num_delta_syncs",
+    ),
     "ranks that are not the GPUs": ([*LARGE, "trainer.data_parallel_size=3"], "cluster.num_trainer_gpus"),
     "frozen model of no GPU that shares them": ([*SHARED, f"{JUDGE_SIZE}=0"], JUDGE_SIZE.lstrip("+")),
     "replicas without end that share GPUs": ([*SHARED, f"{JUDGE_REPLICAS}=1000000000000"], JUDGE_REPLICAS.lstrip("+")),

@@ -27,7 +27,7 @@ class Parts:
     async def awake(self) -> AsyncIterator[Any]:
         yield self
 
-    async def export_weights(self, version: int) -> WeightPayload:
+    async def export_weights(self, version: int, *, is_whole: bool = False) -> WeightPayload:
         if self.failures:
             self.failures -= 1
             self.policy.trained_version += 1

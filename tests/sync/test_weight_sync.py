@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from vime.errors import WeightSyncError
 from vime.processes.control import call
 from vime.serving.client import TokenClient
+from vime.weights.delta import Sent
 
 HEAD = "lm_head.weight"
 SECOND_KEYS = "model.layers.1.self_attn.k_proj.weight"
@@ -86,6 +88,29 @@ async def test_the_files_of_the_version_before_are_removed(served):
         payload = stack.trainer.export()
         await stack.sync(payload)
     assert sorted(os.listdir(stack.serving.payload_folder)) == sorted(os.path.basename(file) for file in payload.files)
+
+
+async def test_differences_make_the_same_weights_and_a_server_that_cannot_use_one_gets_the_whole_version(served):
+    stack = served["untied"]
+    trainer, num_servers = stack.trainer, len(stack.endpoint.worker_urls)
+    trainer.sent = Sent(num_deltas=5)
+    try:
+        for what in ("whole", "difference", "difference", "of another version", "difference", "whole", "damaged", "difference"):
+            trainer.step()
+            if what == "of another version":
+                trainer.export()  # which reaches no server
+                trainer.step()
+            payload = trainer.export()
+            assert (payload.base is None) == (what == "whole")
+            if what == "damaged":
+                file = Path(payload.files[1])
+                file.write_bytes(file.read_bytes()[:-20] + bytes(20))
+            metrics = await stack.sync(payload)
+            assert metrics["sync/num_servers"] == num_servers
+            assert metrics["sync/num_lacking_servers"] == (num_servers if what in ("of another version", "damaged") else 0), what
+            await stack.probe()
+    finally:
+        trainer.sent = None
 
 
 async def test_a_tensor_lost_on_the_way_is_found_by_the_digest_and_a_good_sync_mends_it(served):

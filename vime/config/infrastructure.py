@@ -207,6 +207,9 @@ class ClusterConfig:
     """Memory of one GPU in GiB, for plans and checks; the default is that of an H100 with 80 GB (81,559 MiB)."""
     weight_transfer: WeightTransfer = WeightTransfer.auto
     """The way in which weights travel from the trainer to the servers."""
+    num_delta_syncs: Natural = 0
+    """Syncs in a row that send differences from the version before, compressed, where weights travel in files; the next one sends
+    the whole version. 0 sends all of them whole. Trainer and each process of a server keep the bytes of a version in memory."""
     ray_address: str | None = None
     """Address of a running Ray cluster; null starts one for this run."""
     keep_warm: Natural = 0

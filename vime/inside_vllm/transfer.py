@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -24,7 +23,9 @@ from vime.inside_vllm.proof import Proof
 from vime.inside_vllm.repack import repack_on_cpu
 from vime.inside_vllm.shadow import Shadow, can_shadow
 from vime.machine import num_cores
-from vime.weights.payload import WeightDigest
+from vime.weights.delta import Buckets, read_bucket
+from vime.weights.payload import LacksBase, WeightDigest
+from vime.weights.update import LACKS
 
 NUM_HASHERS = 2
 """Hashing reads as fast as memory gives; noting the values that the proof will compare takes longer."""
@@ -76,6 +77,10 @@ class Arrival:
     """The shadow of each model's layers, until their weights are exchanged."""
     is_loaded: bool = False
     """True if the new weights are loaded beside the old ones."""
+    buckets: Buckets | None = None
+    """Its bytes, if the next version may come as a difference from them."""
+    lacks: str = ""
+    """The reason why the version cannot be made of its difference."""
     whole: Future[None] | None = None
     """Done once all of it is hashed, and loaded into the shadow if there is one."""
 
@@ -105,6 +110,8 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._loader.submit(torch.set_num_threads, max(num_cores() // 2, 1)).result()  # now, while nothing computes
         self._targets = [Target(self.model, self.model_config)]
         self._arrival = Arrival()
+        self._held: Buckets | None = None
+        """The present version's bytes, where the next one may come as a difference from them."""
         self._adapters: dict[int, SentAdapter] = {}
         """The adapters of the present versions, by their numbers."""
         self._checking: Future[dict[str, Any]] | None = None
@@ -151,6 +158,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         """Puts the loaded layers in place."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
+        self._held = self._arrival.buckets
         if self._arrival.adapter:
             return
         if shadows := self._arrival.shadows:
@@ -175,6 +183,8 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             if not arrival.whole.done():
                 return {"pending": True}
             arrival.whole.result()
+        if arrival.lacks:
+            return {"pending": False, LACKS: arrival.lacks}
         report = {"digest": arrival.digest.hexdigest(), "num_tensors": arrival.digest.num_tensors}
         return {"pending": False, "is_loaded": arrival.is_loaded, **report}
 
@@ -229,8 +239,12 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         """Maps and hashes the files and, if the models can have shadows, loads these; in the loader's thread, in turn."""
         for target in self._targets:
             target.proof.begin()
-        for file in files:
-            arrival.mapped[file] = _map(file)
+        try:
+            for file in files:
+                arrival.mapped[file], arrival.buckets = read_bucket(file, self._held, arrival.buckets)
+        except LacksBase as lacking:
+            arrival.lacks = str(lacking)
+            return
         tensors = [named for of_file in arrival.mapped.values() for named in of_file]
         if adapter := sent_adapter(files, dict(tensors)):
             arrival.adapter = adapter
@@ -266,7 +280,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
                 target.proof.note(model, name, tensor)
 
     def _load(self, arrival: Arrival, file: str) -> None:
-        tensors = arrival.mapped.pop(file, None) or _map(file)
+        tensors = arrival.mapped.pop(file, None) or read_bucket(file, None, None)[0]
         for target, model in self._loading(arrival):
             model.load_weights([(name, tensor) for name, tensor in tensors if target.takes(name)])
 
@@ -289,11 +303,6 @@ class WeightReport:
     def weight_proof(self) -> dict[str, Any]:
         """Compares the weights that the layers compute with to those that were sent; see `Proof.check`."""
         return self.weight_transfer_engine.prove()
-
-
-def _map(file: str) -> list[tuple[str, torch.Tensor]]:
-    with safe_open(file, framework="pt", device="cpu") as bucket:
-        return [(name, bucket.get_tensor(name)) for name in bucket.keys()]  # noqa: SIM118 (it is no dictionary)
 
 
 def _use_all_cores(cores: range) -> None:

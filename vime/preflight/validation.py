@@ -84,6 +84,7 @@ RULES: tuple[Rule, ...] = (
     parallel_sizes.server_gpus,
     parallel_sizes.cluster_gpus,
     parallel_sizes.weight_transfer,
+    parallel_sizes.delta_syncs,
     parallel_sizes.colocation,
     gpu_memory.trainer_fits,
     gpu_memory.at_a_sync,
@@ -144,6 +145,7 @@ SERVER_SIZES = ("num_replicas", "tensor_parallel_size")
 BY_SERVER: tuple[Rule, ...] = (
     parallel_sizes.server_gpus,
     parallel_sizes.weight_transfer,
+    parallel_sizes.delta_syncs,
     gpu_memory.trainer_fits,
     gpu_memory.at_a_sync,
     serving.ports,

@@ -91,6 +91,9 @@ def own_rules(config: RunConfig) -> list[Problem]:
     if takes_turns(config):
         remedy = "clients sample while others train, so servers need GPUs of their own: use false"
         problems.append(Problem(key="cluster.colocated", value=True, remedy=remedy))
+    if config.cluster.num_delta_syncs:
+        remedy = "a sampler's weights are sent whole, whichever were sent before: use 0"
+        problems.append(Problem(key="cluster.num_delta_syncs", value=config.cluster.num_delta_syncs, remedy=remedy))
     if config.resume:
         remedy = "a service goes on with the checkpoints in its folder: give output_dir=FOLDER again"
         problems.append(Problem(key="resume", value=True, remedy=remedy))

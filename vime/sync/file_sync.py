@@ -21,7 +21,7 @@ from vime.serving.topology import Serving, reach
 from vime.trainer.group import TrainerGroup
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
 from vime.weights.policy import Policy
-from vime.weights.update import OF_THE_SLOWEST, apply_payload
+from vime.weights.update import LACKS, OF_THE_SLOWEST, apply_payload
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class FileSync:
     async def send(self, payload: WeightPayload) -> dict[str, float]:
         """Pauses, updates, checks and resumes every server; one that is down gets the weights when it is back.
 
-        Raises WeightSyncError if a server received other bytes, ServerError if one was given up, or is external and lost.
+        A server that cannot make a version of its difference is sent the whole one. Raises WeightSyncError if a server received
+        other bytes, ServerError if one was given up, or is external and lost.
         """
         started = time.monotonic()
         previous = self._policy.payloads.get(payload.adapter)
@@ -63,6 +64,13 @@ class FileSync:
             keep_cache = self._keep_cache and previous is not None  # at first it holds what earlier runs left there
             calls = [_apply_external(url, payload, keep_cache=keep_cache) for url in self._endpoint.worker_urls]
         results = await reach(calls)  # the successor of one that is gone gets the payload
+        num_bytes, num_lacking = payload.num_bytes, sum(LACKS in (result or {}) for result in results)
+        if num_lacking:
+            whole = await self._trainer.export_weights(payload.version, is_whole=True)
+            num_bytes += whole.num_bytes
+            named = list(zip(actors.values(), results, strict=True))
+            again = iter(await reach([actor.sync.remote(whole) for actor, result in named if LACKS in (result or {})]))
+            results = [next(again) if LACKS in (result or {}) else result for result in results]
         synced = [result for result in results if result]
         self.holders = {name for name, result in zip(actors, results) if result} if actors else None
         logger.info("version %d is on %d of %d servers", payload.version, len(synced), len(results))
@@ -76,7 +84,8 @@ class FileSync:
                 f"sync/{name}": max((result[name] for result in synced), default=0.0)
                 for name in ("check_seconds", *OF_THE_SLOWEST)
             },
-            "sync/bytes": float(payload.num_bytes),
+            "sync/bytes": float(num_bytes),
+            "sync/num_lacking_servers": float(num_lacking),
             "sync/num_servers": float(len(synced)),
             "sync/export_seconds": payload.export_seconds,
         }
@@ -87,7 +96,7 @@ async def give(actor: Any, name: str, policy: Policy, *, trainer_awake: TrainerA
     while True:
         try:
             async with trainer_awake() as trainer:
-                payload = await trainer.export_weights(policy.trained_version)
+                payload = await trainer.export_weights(policy.trained_version, is_whole=True)
             logger.info("%s gets version %d as files", name, payload.version)
             await actor.sync.remote(payload)
             return

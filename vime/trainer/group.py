@@ -231,9 +231,12 @@ class TrainerGroup:
             found |= part
         return [found[index] for index in range(len(tokens))]
 
-    async def export_weights(self, version: int) -> WeightPayload:
-        """Writes the current weights as files that servers can read, and describes them as `version`."""
-        return (await self._all("export_weights", self._weights_dir, version))[0]
+    async def export_weights(self, version: int, *, is_whole: bool = False) -> WeightPayload:
+        """Writes the current weights as files that servers can read, and describes them as `version`.
+
+        With `cluster.num_delta_syncs` the files are differences from the last ones, where they may be and need not be whole.
+        """
+        return (await self._all("export_weights", self._weights_dir, version, is_whole))[0]
 
     async def export_saved(self, saved: Path, *, name: str, version: int) -> WeightPayload:
         """Writes what was saved as files that servers can read.

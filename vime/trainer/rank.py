@@ -38,6 +38,7 @@ class TrainerRank:
         self._rank = rank
         self._engines: dict[str, Any] = {}
         self._sender: Any = None
+        self._sent: Any = None
         self._begin(configs)
 
     def _begin(self, configs: Mapping[str, RunConfig]) -> None:
@@ -52,7 +53,7 @@ class TrainerRank:
 
         if self._sender is not None:
             self._sender.close()
-        self._engines, self._sender = {}, None
+        self._engines, self._sender, self._sent = {}, None, None
         gc.collect()
         parallel.shutdown()
         self._begin(configs)
@@ -91,6 +92,10 @@ class TrainerRank:
             seed=self._config.seed,
             num_neighbours=num_neighbours(self._config, self._rank),
         )
+        if number := self._config.cluster.num_delta_syncs:
+            from vime.weights.delta import Sent
+
+            self._sent = Sent(number)
         for name, config in self._configs.items():
             engine = Engine(config, beside=next(iter(self._engines.values()), None))
             self._engines[name] = engine
@@ -176,8 +181,11 @@ class TrainerRank:
         self._engine(of)
         return self._sender.send(version)
 
-    def export_weights(self, of: str, folder: Path, version: int) -> WeightPayload:
-        """Writes the weights, or the adapters alone, as files into `folder`; rank 0 returns the filled payload."""
+    def export_weights(self, of: str, folder: Path, version: int, is_whole: bool) -> WeightPayload:
+        """Writes the weights, or the adapters alone, as files into `folder`; rank 0 returns the filled payload.
+
+        With `cluster.num_delta_syncs` they may be differences from the last ones, unless they are to be whole.
+        """
         from vime.weights.export import write_adapter_payload, write_payload
         from vime.weights.quantize import quantized
 
@@ -186,15 +194,17 @@ class TrainerRank:
             tensors, description = engine.export_adapter(), engine.describe_adapter()
             return write_adapter_payload(tensors, folder=folder, name=of, version=version, description=description)
         tensors = quantized(engine.export()) if sends_integers(self._config) else engine.export()
-        return write_payload(tensors, folder=folder, version=version)
+        return write_payload(tensors, folder=folder, version=version, sent=self._sent, is_whole=is_whole)
 
     def export_saved(self, of: str, saved: Path, folder: Path, version: int) -> WeightPayload:
         """Writes what was saved as files into `folder`: an adapter, under the name `of`, or without it a model; no collective."""
-        from vime.weights.export import copy_adapter_payload, copy_payload
+        from vime.weights.export import copy_adapter_payload, copy_payload, saved_tensors
+        from vime.weights.quantize import quantized
 
         if of:
             return copy_adapter_payload(saved, folder=folder, name=of, version=version)
-        return copy_payload(saved, folder=folder, version=version)
+        tensors = quantized(saved_tensors(saved)) if sends_integers(self._config) else saved_tensors(saved)
+        return copy_payload(tensors, folder=folder, version=version)
 
     def call(self, of: str, method: str, *arguments: Any, **options: Any) -> Any:
         """Any other method of this rank's `Engine`."""

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from vime.files.folders import put_in_place, sync, writing_place
 from vime.model import adapter_folder
+from vime.weights.delta import Buckets, Sent
 from vime.weights.payload import WeightDigest, WeightPayload
 
 BUCKET_BYTES = 512 * 2**20
@@ -26,9 +27,18 @@ KEPT_VERSIONS = 2
 
 
 def write_payload(
-    tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, version: int, bucket_bytes: int = BUCKET_BYTES
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    *,
+    folder: Path,
+    version: int,
+    bucket_bytes: int = BUCKET_BYTES,
+    sent: Sent | None = None,
+    is_whole: bool = False,
 ) -> WeightPayload:
     """Writes one version of the weights; a collective over `tensors`, rank 0 writes and gets the filled payload.
+
+    With what was `sent` before, the version is written as its difference from that where it may be, and noted there. With
+    `is_whole` it is neither, for servers that cannot use the difference.
 
     Tensors are hashed beside the writing. A file appears under its name when it is complete; files of versions before the last
     are removed.
@@ -37,39 +47,61 @@ def write_payload(
         for _ in tensors:
             pass
         return WeightPayload(version=version)
-    return _write_payload(tensors, folder=folder, version=version, bucket_bytes=bucket_bytes)
+    return _write_payload(tensors, folder=folder, version=version, bucket_bytes=bucket_bytes, sent=sent, is_whole=is_whole)
 
 
-def copy_payload(saved: Path, *, folder: Path, version: int) -> WeightPayload:
-    """Writes a saved model (a Hugging Face folder) as `write_payload` does; no collective."""
-    tensors = (each for path in sorted(saved.glob("*.safetensors")) for each in load_file(path).items())
+def saved_tensors(saved: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a Hugging Face folder."""
+    return (each for path in sorted(saved.glob("*.safetensors")) for each in load_file(path).items())
+
+
+def copy_payload(tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, version: int) -> WeightPayload:
+    """Writes a model as `write_payload` does; no collective."""
     return _write_payload(tensors, folder=folder, version=version, bucket_bytes=BUCKET_BYTES)
 
 
 def _write_payload(
-    tensors: Iterable[tuple[str, torch.Tensor]], *, folder: Path, version: int, bucket_bytes: int
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    *,
+    folder: Path,
+    version: int,
+    bucket_bytes: int,
+    sent: Sent | None = None,
+    is_whole: bool = False,
 ) -> WeightPayload:
     started = time.monotonic()
-    payload = WeightPayload(version=version)
+    base, buckets = sent.base if sent is not None and not is_whole else None, Buckets(version=version)
+    payload = WeightPayload(version=version, base=base.version if base is not None else None)
     digest = WeightDigest()
     folder.mkdir(parents=True, exist_ok=True)
     remove_versions(folder, before=version - KEPT_VERSIONS + 1)
     bucket: dict[str, torch.Tensor] = {}
     size = 0
+
+    def write() -> None:
+        if sent is None:
+            payload.files.append(_write(folder, version, len(payload.files), bucket))
+        else:
+            payload.files.append(str(buckets.write(bucket, folder=folder, base=base)))
+
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-digest") as hasher:
         hashed: list[Future[None]] = []
         for name, tensor in tensors:
             if bucket and size + tensor.nbytes > bucket_bytes:
-                payload.files.append(_write(folder, version, len(payload.files), bucket))
+                write()
                 bucket, size = {}, 0
             bucket[name] = tensor.detach().contiguous().cpu()
             hashed.append(hasher.submit(digest.update, name, bucket[name]))
             size += tensor.nbytes
             payload.num_bytes += tensor.nbytes
         if bucket:
-            payload.files.append(_write(folder, version, len(payload.files), bucket))
+            write()
         for each in hashed:
             each.result()
+    if sent is not None and not is_whole:
+        sent.note(buckets)
+    if base is not None:
+        payload.num_bytes = sum(Path(file).stat().st_size for file in payload.files)
     payload.num_tensors, payload.digest = digest.num_tensors, digest.hexdigest()
     payload.export_seconds = time.monotonic() - started
     return payload

@@ -29,6 +29,10 @@ NUM_SYNCED_SERVERS = "VIME_NUM_SYNCED_SERVERS"
 """Environment variable of a server: how many servers the run has that load each version at the same time."""
 
 
+class LacksBase(Exception):
+    """A server cannot make a version of its difference from another, and needs the whole one."""
+
+
 @dataclass(kw_only=True, slots=True)
 class WeightPayload:
     """One version of the weights, ready to be fetched.
@@ -40,6 +44,8 @@ class WeightPayload:
     version: int
     adapter: str = ""
     """Name of the adapter that it is, alone; empty for weights of the model."""
+    base: int | None = None
+    """The version that the files are differences from (`vime.weights.delta`); None if they are whole."""
     files: list[str] = field(default_factory=list)
     num_tensors: int = 0
     num_bytes: int = 0

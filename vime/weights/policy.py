@@ -39,4 +39,6 @@ class Policy:
         if not self.payloads:
             return self.version == NO_VERSION or (self.version == 0 and not starts_random)
         is_last = any(payload.adapter or payload.version == self.version for payload in self.payloads.values())
+        if any(payload.base is not None for payload in self.payloads.values()):
+            return False  # a server that has just started has nothing that differs
         return is_last and all(Path(file).exists() for payload in self.payloads.values() for file in payload.files)

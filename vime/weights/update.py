@@ -13,7 +13,7 @@ import aiohttp
 
 from vime.errors import ServerError, WeightSyncError
 from vime.processes.control import call
-from vime.weights.payload import EXCHANGE_PATH, WeightPayload
+from vime.weights.payload import EXCHANGE_PATH, LacksBase, WeightPayload
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +21,8 @@ FIRST_POLL_SECONDS, POLL_SECONDS = 0.001, 0.01
 """Intervals at which a worker is asked whether it is ready; the first is shorter, because small models are ready sooner."""
 OF_THE_SLOWEST = ("pause_seconds", "products_seconds", "proof_seconds", "num_unread_tensors")
 """Metrics of an update; the largest value of several servers counts."""
+LACKS = "lacks_base"
+"""The only metric of an update that a server could not make, because the version came as a difference that it cannot use."""
 NUM_NAMED = 10
 """Number of tensors that an error names at most."""
 
@@ -60,6 +62,10 @@ async def apply_payload(
     except WeightSyncError:
         await control.expect([])
         raise
+    except LacksBase as lacking:
+        logger.warning("%s gets version %d whole: %s", name, payload.version, lacking)
+        await control.expect([])
+        return {LACKS: 1.0}
     paused = time.monotonic()
     if is_loaded:
         assert not asleep, "no server on a CPU sleeps"
@@ -112,8 +118,13 @@ class Control:
         await self.post("/collective_rpc", {"method": "expect_files", "args": files})
 
     async def check(self, payload: WeightPayload) -> bool:
-        """Raises WeightSyncError if a worker received other bytes than were sent; returns whether they are loaded beside it."""
+        """Returns whether the weights are loaded beside the present ones.
+
+        Raises WeightSyncError if a worker received other bytes than were sent, `LacksBase` if it needs the whole version.
+        """
         reports = await self._answers("weight_report")
+        if lacks := [report[LACKS] for report in reports if report.get(LACKS)]:
+            raise LacksBase(lacks[0])
         for rank, report in enumerate(reports):
             if report["digest"] != payload.digest:
                 raise WeightSyncError(

@@ -60,7 +60,9 @@ def weight_transfer(config: RunConfig) -> str:
     """The way in which a new version of the weights reaches the servers, and its size."""
     adapters = sends_adapters(config)
     sent = num_trained_parameters(config.model, config.trainer) if adapters else num_parameters(config.model)
-    return f"{WAYS[transport(config)]}, {gib(sent * BYTES[config.trainer.precision])} each time"
+    number = config.cluster.num_delta_syncs
+    often = f"once in {number + 1} syncs, otherwise as the difference from the version before" if number else "each time"
+    return f"{WAYS[transport(config)]}, {gib(sent * BYTES[config.trainer.precision])} {often}"
 
 
 def batch(config: RunConfig) -> list[str]:

@@ -10,10 +10,12 @@ from vime.cluster.layout import FIRST_STAGE, LAST_STAGE, stage_size, world_size
 from vime.cluster.placement import (
     DIRECT,
     memory_share,
+    sends_adapters,
     server_groups,
     server_places,
     takes_turns,
     trained_servers_have_trainers,
+    transport,
 )
 from vime.config import ModelConfig, RunConfig, WeightTransfer
 from vime.errors import Problem
@@ -186,6 +188,20 @@ def weight_transfer(config: RunConfig) -> list[Problem]:
     elif way is WeightTransfer.nccl and cluster.colocated:
         reason = "needs separate GPUs for trainer and servers (cluster.colocated=false); use auto or ipc"
     return [Problem(key="cluster.weight_transfer", value=way.value, remedy=reason)] if reason else []
+
+
+def delta_syncs(config: RunConfig) -> list[Problem]:
+    """Differences travel in files, to servers that keep the version before, and are of whole models."""
+    if not (number := config.cluster.num_delta_syncs):
+        return []
+    reason = None
+    if (way := transport(config)) in DIRECT:
+        reason = f"differences travel in files, and weights by {way.value}: set cluster.weight_transfer=disk, or use 0"
+    elif any(model.urls for model in config.serving.models.values() if model.trained):
+        reason = "servers given by urls get every version whole: use 0"
+    elif sends_adapters(config):
+        reason = "adapters are sent whole, since all of their weights change: use 0, or serving.lora=merge"
+    return [Problem(key="cluster.num_delta_syncs", value=number, remedy=reason)] if reason else []
 
 
 def colocation(config: RunConfig) -> list[Problem]:
