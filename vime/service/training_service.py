@@ -79,8 +79,8 @@ class ModelSpec:
 
     def targets(self, offered: Sequence[LoraTarget]) -> list[LoraTarget]:
         """The adapted matrices, a part of those that a service offers."""
-        parts = dict.fromkeys(ATTENTION, self.train_attn) | dict.fromkeys(OF_VOCABULARY, self.train_unembed)
-        return [each for each in offered if parts.get(each, self.train_mlp)]
+        parts = [(ATTENTION, self.train_attn), (OF_VOCABULARY, self.train_unembed)]
+        return [each for each in offered if next((wanted for part, wanted in parts if each in part), self.train_mlp)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
