@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from vime.inside_vllm import exchange, fixed_products, forced_tokens
+from vime.inside_vllm import exchange, fixed_products, forced_tokens, routed_experts
 from vime.inside_vllm.cpu_seeds import keep_seeds
 from vime.inside_vllm.token_stream import enrich_streams
 from vime.processes.secret import VARIABLE, RequireSecret
@@ -41,6 +41,7 @@ def fork_on_cpu() -> None:
     from vllm.v1.executor.multiproc_executor import WorkerProc
 
     keep_seeds()
+    routed_experts.report_on_cpu()
     if forced_tokens.wanted():
         forced_tokens.take_forced_tokens()
     if fixed_products.wanted():
