@@ -21,10 +21,12 @@ def enrich_streams() -> None:
     """
     from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
     from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
+    from vllm.outputs import RequestOutput
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine.output_processor import RequestState
 
     stream, complete = ServingTokens.serve_tokens_stream_generator, RequestState._new_completion_output
+    add = RequestOutput.add
 
     def stream_with_signs_of_life(self: Any, *arguments: Any, **named: Any) -> Any:
         return with_sse_keep_alive(stream(self, *arguments, **named), SIGN_OF_LIFE_SECONDS)
@@ -38,9 +40,19 @@ def enrich_streams() -> None:
             self.routed_experts_chunks.clear()
         return output
 
+    def add_with_experts(self: Any, next_output: Any, aggregate: bool) -> None:
+        # vLLM merges the parts of a stream that is read slowly, and of experts it keeps those of the last part
+        earlier = {part.index: part.routed_experts for part in self.outputs if part.routed_experts is not None}
+        later = {part.index: part.routed_experts for part in next_output.outputs if part.routed_experts is not None}
+        add(self, next_output, aggregate)
+        for part in self.outputs if aggregate else ():
+            if part.index in earlier and part.index in later:
+                part.routed_experts = np.concatenate([earlier[part.index], later[part.index]])
+
     logging.getLogger(ServingTokens.__module__).addFilter(without_trace_of_dead_engine)
     ServingTokens.serve_tokens_stream_generator = stream_with_signs_of_life
     RequestState._new_completion_output = complete_with_versions
+    RequestOutput.add = add_with_experts
 
 
 def without_trace_of_dead_engine(record: logging.LogRecord) -> bool:

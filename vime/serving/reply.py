@@ -115,7 +115,8 @@ class Reply:
         Raises TooOld if its tokens are older than `minimum_version`, StreamError if the server gave the request up.
         """
         content = (choice.get("logprobs") or {}).get("content") or ()
-        ids, experts = choice.get("token_ids") or (), self._experts(choice.get("routed_experts"))
+        ids = choice.get("token_ids") or ()
+        experts = self._experts(choice.get("routed_experts"), num_new=len(ids))
         if ids or experts is not None:
             if len(content) != len(ids):
                 raise StreamError(f"the server sent {len(content)} logprobs for {len(ids)} tokens")
@@ -172,12 +173,19 @@ class Reply:
         known = [piece.routed_experts.end for piece in (*self.pieces, *self._held) if piece.routed_experts is not None]
         return max([self.experts_from or 0, *known])
 
-    def _experts(self, text: str | None) -> RoutedExperts | None:
-        """The next experts, [tokens, layers, experts of a token], from a file of numpy in base64."""
+    def _experts(self, text: str | None, *, num_new: int) -> RoutedExperts | None:
+        """The next experts, from a file of numpy in base64; they are those of all tokens before the last of `num_new`.
+
+        Raises StreamError if they are not.
+        """
         if self.experts_from is None or not text:
             return None
-        rows = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
-        return RoutedExperts(self._next_routed, rows.astype(id_type(self.num_experts), copy=False)) if len(rows) else None
+        rows_RLK = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+        found = RoutedExperts(self._next_routed, rows_RLK.astype(id_type(self.num_experts), copy=False))
+        read = len(self.prompt) + self.num_tokens + self._num_held + num_new - 1
+        if found.end != read:
+            raise StreamError(f"the server sent the experts of {found.end} tokens, and has read {read}")
+        return found if len(rows_RLK) else None
 
     def _goes_on(self) -> bool:
         return GOES_ON.issuperset(self.sampling)

@@ -86,7 +86,7 @@ class MicroBatches:
     def __iter__(self) -> Iterator[MicroBatch]:
         for number, row in enumerate(self._rows):
             routing = None if self.routings is None else self.routings[number]
-            batch = _build(row, self._version, self._only_trained, self._share, self._device, has_experts=routing is not None)
+            batch = _build(row, self._version, self._only_trained, self._share, self._device, is_routed=routing is not None)
             batch.packed.routing = routing
             yield batch
 
@@ -104,7 +104,7 @@ class MicroBatches:
 
 
 def _build(
-    row: PackedRows, version: int, only_trained: bool, share: RowShare, device: torch.device | str, *, has_experts: bool
+    row: PackedRows, version: int, only_trained: bool, share: RowShare, device: torch.device | str, *, is_routed: bool = False
 ) -> MicroBatch:
     """Builds the micro-batch of a row; a row without sequences becomes one token without loss."""
     wanted = _wanted(row, only_trained)
@@ -118,7 +118,7 @@ def _build(
     columns: dict[str, np.ndarray] = {}
     for name in (*row.columns, *row.numbers):
         kind = row.types[name]
-        if name == ROUTED_EXPERTS.name and not has_experts:
+        if name == ROUTED_EXPERTS.name and not is_routed:
             continue
         if kind.defined is Defined.everywhere:
             columns[name] = np.full((sum(padded), *kind.shape), _padding(kind), kind.dtype)
@@ -137,6 +137,10 @@ def _build(
     cut = {name for name in columns if row.types[name].defined is Defined.everywhere}
     tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
     packed = packed_sequences(padded, context_rank=share.context_rank, context_size=share.context_size, device=device)
+    if is_routed:
+        is_token_R = torch.zeros(sum(padded), dtype=torch.bool)
+        is_token_R[torch.from_numpy(place_R)] = True
+        packed.is_token_T = to_device(is_token_R[own_T], device)
     packed.experts_TLK = None if experts is None else to_device(torch.from_numpy(experts)[own_T], device)
     return MicroBatch(
         sample_indices=row.indices.tolist(),

@@ -48,6 +48,8 @@ class PackedSequences(PackedSeqParams):
     """The same with the rotary angles of layers of local attention; None if there are none."""
     experts_TLK: torch.Tensor | None = None
     """Experts that are replayed (`vime.trainer.routing_replay`), those of all layers; None if a row has none of its own."""
+    is_token_T: torch.Tensor | None = None
+    """False for fillers, in a pass that replays or records."""
     routing: Any = None
     """The routing of this row in a pass that replays or records; None if every router chooses."""
     windows: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)

@@ -49,10 +49,7 @@ class Routing:
         """The experts of a layer that are replayed, [S, K], where S is `count`; None if there are none."""
         if self.records:
             return None
-        if experts_TLK is None:
-            return self.chosen.get(layer)
-        first = parallel_state.get_tensor_model_parallel_rank() * count if count < len(experts_TLK) else 0
-        return experts_TLK[first : first + count, layer]
+        return self.chosen.get(layer) if experts_TLK is None else _own(experts_TLK, count)[:, layer]
 
     def note(self, differs_S: torch.Tensor, known_S: torch.Tensor) -> None:
         """Takes the differences of one more layer."""
@@ -92,7 +89,8 @@ class ReplayedRouting(RouterReplay):
         known_S = ids_SK[:, 0] != unknown(str(given_SK.dtype).removeprefix("torch."))
         ids_SK = torch.where(known_S.unsqueeze(1), ids_SK, own_SK)
         replayed_SK, order_SK = scores.gather(1, ids_SK).sort(dim=1, descending=True)
-        routing.note((ids_SK.sort(dim=1).values != own_SK.sort(dim=1).values).any(1), known_S)
+        differs_S = (ids_SK.sort(dim=1).values != own_SK.sort(dim=1).values).any(1)
+        routing.note(differs_S, known_S & _own(self.packed.is_token_T, len(scores)))
         return replayed_SK, ids_SK.gather(1, order_SK)
 
 
@@ -127,6 +125,12 @@ class Replay:
             return [Routing() for _ in range(num_rows)]
         recorded = self._recorded.get((shard.version, shard.number))
         return recorded and [Routing(chosen=each.chosen) for each in recorded]
+
+
+def _own(values_T: torch.Tensor, count: int) -> torch.Tensor:
+    """This rank's share of values of the row's tokens; all of them unless tensor-parallel ranks share the tokens."""
+    first = parallel_state.get_tensor_model_parallel_rank() * count if count < len(values_T) else 0
+    return values_T[first : first + count]
 
 
 def _attach(layer: Any) -> None:
