@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 
-def save_experts(folder: Path, like: Path, **changed: Any) -> Path:
-    """A checkpoint with experts, whose shape may be `changed`, and the tokenizer of another."""
+def save_experts(folder: Path, like: Path, *, scale: float = 1.0, **changed: Any) -> Path:
+    """A checkpoint with experts, whose shape may be `changed`, and the tokenizer of another; `scale` multiplies their outputs."""
     from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     shape: dict[str, Any] = {
@@ -29,7 +29,12 @@ def save_experts(folder: Path, like: Path, **changed: Any) -> Path:
         "pad_token_id": 257,
     } | changed
     torch.manual_seed(0)
-    Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape)).save_pretrained(folder)
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "down_proj" in name:
+                parameter.mul_(scale)
+    model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(like).save_pretrained(folder)
     return folder
 
