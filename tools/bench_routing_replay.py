@@ -2,10 +2,10 @@
 
     python tools/bench_routing_replay.py [--conversations 32] [--rounds 5] [--json PATH] [--markdown results/routing_replay.md]
 
-A server in bfloat16 samples conversations of two turns, the second behind a cached prefix; a trainer of one rank in float32 computes
-the logprobs of their tokens, once as its own routers choose and once with the experts of the server (R3, arXiv 2510.11370). Two
-servers, one of which reports experts, take turns, and so do updates of both kinds. The models are random: their routers are as
-undecided as any.
+A server in bfloat16 samples conversations of two turns, the second behind a cached prefix; a trainer of one rank in float32
+computes the logprobs of their tokens, once as its own routers choose and once with the experts of the server (R3, arXiv
+2510.11370). Two servers, one with and one without the report of experts, take turns, and so do updates of both kinds. The
+models are random.
 """
 
 import argparse

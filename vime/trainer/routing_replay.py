@@ -145,7 +145,10 @@ def _attach(layer: Any) -> None:
 
 
 def differences(routings: list[Routing] | None) -> dict[str, float]:
-    """How many replayed tokens some router would have sent to other experts, over all ranks; a collective of all of them."""
+    """The number of replayed tokens, and of those that some router would have sent to other experts, over all ranks.
+
+    A collective of all ranks.
+    """
     if routings is None:
         return {}
     noted = [(each.differs_S & each.known_S, each.known_S) for each in routings if each.differs_S is not None]  # type: ignore[operator]

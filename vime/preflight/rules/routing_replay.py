@@ -15,7 +15,7 @@ PARTED = ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_con
 
 
 def replay(config: RunConfig) -> list[Problem]:
-    """The replayed experts exist, whoever is to choose them is able to say so, and every recomputed router gets them again."""
+    """The replayed experts exist, servers or trainer can say which they are, and every recomputed router gets them again."""
     kind = config.trainer.routing_replay
     if kind is RoutingReplay.none:
         return []
