@@ -58,6 +58,7 @@ def save_experts(folder: Path, **experts: int) -> None:
     from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     torch.manual_seed(0)
+    more: dict[str, Any] = {"head_dim": 32} | experts
     shape = Qwen3MoeConfig(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH,
@@ -66,13 +67,12 @@ def save_experts(folder: Path, **experts: int) -> None:
         num_hidden_layers=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
         max_position_embeddings=2048,
         tie_word_embeddings=False,
         norm_topk_prob=True,
         initializer_range=0.1,
         eos_token_id=None,
-        **experts,
+        **more,
     )
     Qwen3MoeForCausalLM(shape).save_pretrained(folder)
     AutoTokenizer.from_pretrained(TINY).save_pretrained(folder)

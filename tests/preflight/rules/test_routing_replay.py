@@ -24,7 +24,7 @@ KEY = "trainer.routing_replay"
 
 
 def config_of(kind: RoutingReplay, **model: Any) -> RunConfig:
-    shape = {"num_layers": 3, "num_experts": 8, "num_experts_per_token": 2, "moe_intermediate_size": 32} | model
+    shape: dict[str, Any] = {"num_layers": 3, "num_experts": 8, "num_experts_per_token": 2, "moe_intermediate_size": 32} | model
     config = RunConfig(model=ModelConfig(checkpoint="maker/experts", **shape))
     config.serving.models = {"actor": ServedModelConfig(trained=True)}
     config.trainer.routing_replay = kind
