@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
@@ -82,3 +83,24 @@ async def test_a_further_turn_has_only_what_is_new(experts: Any) -> None:
 async def test_requests_that_want_none_get_none(experts: Any) -> None:
     (turn,) = await sampled(experts, [PROMPT], start=None)
     assert turn.routed_experts is None
+
+
+async def test_a_reply_that_lives_through_cleared_caches_has_each_row_once(experts: Any) -> None:
+    """As at a weight sync between two tokens: the request is preempted, and its tokens are read again."""
+    url = experts[0].worker_urls[0]
+    client = TokenClient(experts[0], experts[1].serving)
+    sampling = {"temperature": 1.0, "max_tokens": 300, "ignore_eos": True, "stream_interval": 5}
+    about: dict[str, Any] = {"sampling": sampling, "session_id": "a", "request_id": "long", "experts_from": 0}
+    try:
+        reply = asyncio.create_task(client.generate(PROMPT, **about))
+        async with aiohttp.ClientSession() as session:
+            for _ in range(3):
+                await asyncio.sleep(0.1)
+                for path in ("/pause?mode=keep&clear_cache=true", "/resume"):
+                    async with session.post(url + path) as response:
+                        assert response.status == 200, await response.text()
+        assert not reply.done(), "the caches were cleared while it was sampled"
+        turn = await reply
+    finally:
+        await client.close()
+    are_right(experts, PROMPT, turn)
