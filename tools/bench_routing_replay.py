@@ -192,7 +192,9 @@ def compared(engine: Any, config: RunConfig, samples: list[Sample]) -> tuple[flo
     is_changed = np.concatenate(changed)
     found = {
         kind: Difference(
-            mean=each.mean(), maximum=each.max(), mean_of_changed=each[is_changed].mean() if is_changed.any() else 0.0
+            mean=float(each.mean()),
+            maximum=float(each.max()),
+            mean_of_changed=float(each[is_changed].mean()) if is_changed.any() else 0.0,
         )
         for kind, each in distances.items()
     }
