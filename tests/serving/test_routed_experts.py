@@ -89,7 +89,7 @@ async def test_a_reply_that_lives_through_cleared_caches_has_each_row_once(exper
     """As at a weight sync between two tokens: the request is preempted, and its tokens are read again."""
     url = experts[0].worker_urls[0]
     client = TokenClient(experts[0], experts[1].serving)
-    sampling = {"temperature": 1.0, "max_tokens": 300, "ignore_eos": True, "stream_interval": 5}
+    sampling = {"temperature": 1.0, "max_tokens": 800, "ignore_eos": True, "stream_interval": 5}
     about: dict[str, Any] = {"sampling": sampling, "session_id": "a", "request_id": "long", "experts_from": 0}
     try:
         reply = asyncio.create_task(client.generate(PROMPT, **about))
