@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from tests.expert_models import save_experts
 from vime.config import Precision, ServingConfig, WeightTransfer
 from vime.errors import WeightSyncError
 from vime.processes.control import call
@@ -121,33 +122,6 @@ class Stack:
         async with aiohttp.ClientSession() as session:
             url, body = self.serving.trained_endpoint().worker_urls[0], {"method": "drop", "args": list(names)}
             await call(session, url, "/collective_rpc", timeout_seconds=30.0, body=body)
-
-
-def save_experts(folder: Path, like: Path) -> Path:
-    """A checkpoint with experts, and the tokenizer of another."""
-    from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    shape: dict[str, Any] = {
-        "vocab_size": 320,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "moe_intermediate_size": 32,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 32,
-        "max_position_embeddings": 1024,
-        "initializer_range": 0.2,
-        "bos_token_id": None,
-        "eos_token_id": 256,
-        "pad_token_id": 257,
-    }
-    torch.manual_seed(0)
-    Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(like).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module", params=list(DROPPED))

@@ -6,6 +6,7 @@ from logging.handlers import BufferingHandler
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from vime.inside_vllm import token_stream
@@ -15,16 +16,19 @@ from vime.inside_vllm import token_stream
 def enriched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams as our servers send them; as they were after the test."""
     from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
+    from vllm.outputs import RequestOutput
     from vllm.v1.engine.output_processor import RequestState
 
-    for owner, name in ((ServingTokens, "serve_tokens_stream_generator"), (RequestState, "_new_completion_output")):
+    stream = (ServingTokens, "serve_tokens_stream_generator")
+    for owner, name in (stream, (RequestState, "_new_completion_output"), (RequestOutput, "add")):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     token_stream.enrich_streams()
 
 
-def test_every_part_of_a_stream_tells_the_versions_of_all_tokens_so_far(enriched: None):
+def begun() -> tuple[Any, Any]:
+    """An output processor with the request `r`, of two tokens, and the queue of its stream."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
-    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+    from vllm.v1.engine import EngineCoreRequest
     from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 
     sampling = SamplingParams(max_tokens=8, detokenize=False, stream_interval=2, output_kind=RequestOutputKind.DELTA)
@@ -43,6 +47,13 @@ def test_every_part_of_a_stream_tells_the_versions_of_all_tokens_so_far(enriched
     processor = OutputProcessor(tokenizer=None, log_stats=False)
     queue = RequestOutputCollector(RequestOutputKind.DELTA, request_id="r")
     processor.add_request(request, None, queue=queue)
+    return processor, queue
+
+
+def test_every_part_of_a_stream_tells_the_versions_of_all_tokens_so_far(enriched: None):
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+
+    processor, queue = begun()
     found: list[tuple[list[int], list[tuple[str, int, int]]]] = []
     for number, version in enumerate(("3", "3", "4", "4", "4", "5")):
         reason = FinishReason.LENGTH if number == 5 else None
@@ -59,6 +70,27 @@ def test_every_part_of_a_stream_tells_the_versions_of_all_tokens_so_far(enriched
         ([13, 14], [("3", 0, 2), ("4", 2, 5)]),
         ([15], [("3", 0, 2), ("4", 2, 5), ("5", 5, 6)]),
     ]
+
+
+@pytest.mark.parametrize("read_after", [{0, 1, 2, 3, 4, 5}, {0, 5}, {5}], ids=["at once", "late", "at the end"])
+def test_the_parts_of_a_stream_have_the_experts_of_every_token_once(enriched: None, read_after: set[int]):
+    """A part has those of all tokens but its last, however slowly the stream is read."""
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+
+    processor, queue = begun()
+    rows = np.arange(7 * 4, dtype=np.uint8).reshape(7, 2, 2)
+    found, num_tokens = [], 2
+    for number in range(6):
+        reason = FinishReason.LENGTH if number == 5 else None
+        output = EngineCoreOutput(request_id="r", new_token_ids=[10 + number], finish_reason=reason)
+        output.routed_experts = rows[:2] if number == 0 else rows[number + 1 : number + 2]
+        processor.process_outputs([output], weight_version="3")
+        if number in read_after and (part := queue.get_nowait()) is not None:
+            (choice,) = part.outputs
+            found.append(choice.routed_experts)
+            num_tokens += len(choice.token_ids)
+            assert sum(map(len, found)) == num_tokens - 1
+    assert np.array_equal(np.concatenate(found), rows)
 
 
 async def test_a_silent_stream_sends_signs_of_life(enriched: None, monkeypatch: pytest.MonkeyPatch):

@@ -1,31 +1,46 @@
 """The token client against a scripted server, and against a real one where the server's own words matter."""
 
 import asyncio
+import base64
 import contextlib
 import functools
+import io
 import json
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import web
 
 import vime.serving.client
 from vime.config import ServingConfig
 from vime.errors import ServerError
+from vime.files.serialization import from_json, to_json
 from vime.serving.client import BadRequestError, TokenClient
 from vime.serving.topology import Endpoint
-from vime.types import Turn
+from vime.types import RoutedExperts, Turn
 
 SAMPLING = {"temperature": 1.0, "max_tokens": 2}
 
 
-def event(tokens: list[int], *, finish_reason: str | None = None, versions: list[tuple[str, int, int]] | None = None) -> bytes:
+def event(
+    tokens: list[int],
+    *,
+    finish_reason: str | None = None,
+    versions: list[tuple[str, int, int]] | None = None,
+    experts: Any = None,
+) -> bytes:
     spans = versions and [{"version": version, "start": start, "end": end} for version, start, end in versions]
     content = [{"token_id": token, "logprob": -0.5} for token in tokens]
     choice = {"token_ids": tokens, "finish_reason": finish_reason, "logprobs": {"content": content}, "weight_versions": spans}
+    if experts is not None:
+        file = io.BytesIO()
+        np.save(file, experts)
+        choice["routed_experts"] = base64.b64encode(file.getvalue()).decode()
     return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
 
 
@@ -172,6 +187,25 @@ async def test_after_a_loss_it_goes_on_from_what_was_received():
     assert len({body["request_id"] for _, body in requests}) == 4
     assert heard.tokens == [9, 5, 2] and heard.events == ["tokens", "lost", "lost", "lost", "tokens"]
     assert client.calls.num_retries == 3 and client.calls.output_tokens == 3
+
+
+@pytest.mark.parametrize("num_experts", [8, 300])
+async def test_experts_of_each_token_come_once_and_a_wrong_number_of_them_is_a_loss(num_experts: int):
+    rows = np.arange(7 * 4, dtype=np.uint8).reshape(7, 2, 2)
+    cut = [event([9], versions=[("2", 0, 1)], experts=rows[:3]), b"data: {torn"]
+    short = [event([5, 2], versions=[("2", 0, 2)], finish_reason="stop", experts=rows[3:4])]
+    last = [event([5, 2], finish_reason="stop", versions=[("2", 0, 2)], experts=rows[3:5])]
+    async with scripted(cut, short, last) as (client, requests):
+        client._endpoint = replace(client._endpoint, num_experts=num_experts)
+        about: dict[str, Any] = {"sampling": SAMPLING | {"max_tokens": 8}, "session_id": "s"}
+        turn = await client.generate([1, 2, 3, 4], request_id="r", experts_from=1, **about)
+        assert [body["sampling_params"]["routed_experts_prompt_start"] for _, body in requests] == [1, 4, 4]
+        without = await client.generate([1, 2, 3, 4], request_id="q", **about)
+        assert requests[-1][1]["sampling_params"]["routed_experts_prompt_start"] == 4 and without.routed_experts is None
+    assert turn.output_ids == [9, 5, 2] and turn.routed_experts is not None
+    assert turn.routed_experts == RoutedExperts(1, rows[:5])
+    assert turn.routed_experts.rows_RLK.dtype == (np.uint8 if num_experts == 8 else np.uint16)
+    assert Turn(**from_json(to_json(turn.to_dict(), compact=True))).routed_experts == turn.routed_experts
 
 
 async def test_a_reply_with_a_seed_is_sampled_from_its_beginning_after_a_loss():

@@ -16,7 +16,18 @@ import numpy as np
 import pytest
 import torch
 
-from vime.config import Family, LoraConfig, LoraTarget, ModelConfig, Precision, RunConfig, Surrogate, TrainerConfig
+from vime.config import (
+    Family,
+    LoraConfig,
+    LoraTarget,
+    ModelConfig,
+    OldLogprobs,
+    Precision,
+    RoutingReplay,
+    RunConfig,
+    Surrogate,
+    TrainerConfig,
+)
 from vime.model.families import family_of
 from vime.types import Sample
 
@@ -122,6 +133,27 @@ def with_likeliest(config: RunConfig, samples: list[Sample], *, num: int = 6) ->
     return found
 
 
+def with_experts(config: RunConfig, samples: list[Sample], *, share: float = 0.9) -> list[Sample]:
+    """The samples with random experts of a `share` of their tokens, for a replay that `config` is set to."""
+    config.trainer.routing_replay = RoutingReplay.rollout
+    model, generator = config.model, np.random.default_rng(2)
+    found = []
+    for sample in samples:
+        shape = (len(sample.tokens), model.num_layers, model.num_experts)
+        experts = generator.random(shape).argsort(-1)[..., : model.num_experts_per_token].astype(np.uint8)
+        experts[generator.random(len(experts)) >= share] = 255
+        found.append(sample.with_columns(routed_experts=experts))
+    return found
+
+
+def replaying(config: RunConfig, samples: list[Sample], replay: str | None) -> list[Sample]:
+    """The samples for updates that replay random experts or those of the trainer's own pass, which `config` is set to."""
+    if replay == "trainer":
+        config.trainer.routing_replay, config.algorithm.old_logprobs = RoutingReplay.trainer, OldLogprobs.trainer
+        config.trainer.num_epochs_per_batch = 2
+    return with_experts(config, samples) if replay == "rollout" else samples
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Folder of a random model by family, made once."""
@@ -204,6 +236,18 @@ def make_config() -> Callable[..., RunConfig]:
 def make_samples() -> Callable[..., list[Sample]]:
     """`make_samples(count, seed=0, with_gaps=True)`."""
     return build_samples
+
+
+@pytest.fixture(scope="session")
+def make_replaying() -> Callable[..., list[Sample]]:
+    """`make_replaying(config, samples, replay)`."""
+    return replaying
+
+
+@pytest.fixture(scope="session")
+def make_experts() -> Callable[..., list[Sample]]:
+    """`make_experts(config, samples, share=0.9)`."""
+    return with_experts
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,7 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
     samples, other = fixtures.build_samples(13), other_adapters(config)
     if layout["is_cut"]:
         samples = fixtures.with_likeliest(config, samples)
+    samples = fixtures.replaying(config, samples, layout["replay"])
     engine = LockstepEngine(config, beside=other)
     layers: list[Any] = [layer.layer_number for part in engine.model.parts for layer in part.decoder.layers]
     expected = layers_of(position_of(rank, config.trainer).pipeline, config.trainer, config.model.num_layers)

@@ -1,6 +1,7 @@
 """The record of a rollout's calls: every token once, in memory that grows only with new tokens, and in exact samples."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vime.trajectory.trajectory import Call, CallPrompt, Trajectory, call_key
-from vime.types import STEP_REWARD, Sample, Turn
+from vime.types import STEP_REWARD, RoutedExperts, Sample, Turn
 
 IDS = st.lists(st.integers(0, 3), min_size=1, max_size=4)
 
@@ -21,6 +22,14 @@ class Tokenizer:
 
 def turn(ids: list[int], *, key: str = "") -> Turn:
     return Turn(output_ids=ids, logprobs=[-0.5] * len(ids), weight_versions=[1] * len(ids), finish_reason="stop", key=key)
+
+
+def with_experts(call: Call, ids: list[int]) -> Turn:
+    """A turn with what a server reports: for each token that no call before has, a row of its id and its place."""
+    tokens = [*prompt_of(call), *ids]
+    start = call.parent.num_routed if call.parent is not None else 0
+    rows = np.array([[[token, place]] for place, token in enumerate(tokens)], np.uint8)[start:-1]
+    return replace(turn(ids), routed_experts=RoutedExperts(start, rows))
 
 
 def sent(trajectory: Trajectory, prompt: list[int], **about: Any) -> Call:
@@ -41,15 +50,19 @@ def test_prompts_are_kept_as_they_were_and_every_token_is_trained_once(plan: lis
         _, prompt, said = calls[number % len(calls)] if calls else (None, [], [])
         call = sent(trajectory, prompt := [*prompt, *said, *new])
         if ends:
-            call.finish(turn(reply))
+            call.finish(with_experts(call, reply))
         else:
-            call.received(turn(reply))
+            call.received(with_experts(call, reply))
         call.reward = float(number)
         calls.append((call, prompt, reply))
     assert [prompt_of(call) for call, _, _ in calls] == [prompt for _, prompt, _ in calls]
     trained, rewards = 0, 0.0
     for sample in trajectory.samples(Sample()):
-        sample.validate()
+        sample.validate(routed_experts=True)
+        experts = np.asarray(sample.columns["routed_experts"])
+        known = experts[:, 0, 0] != 255
+        expected = np.stack([np.asarray(sample.tokens), np.arange(len(sample.tokens))], 1)
+        assert (experts[known, 0] == expected[known]).all() and known[:-1].all()
         trained += sum(sample.loss_mask)
         rewards += float(np.sum(sample.values(STEP_REWARD)))
     assert trained == sum(len(reply) for _, _, reply in calls)

@@ -23,6 +23,7 @@ TURN = Turn(
 PROMPT = Prompt(index=0, row=0, messages=[], ground_truth=["x"])
 CONTEXT = Context(config=RunConfig(), evaluation=False, session_id="s")
 CONFIG = RolloutConfig(max_retries=1, max_reward_retries=0)
+SAMPLING = Sampling(temperature=1.0, top_p=1.0)
 
 
 async def hook(context: Context, samples: list[Sample]) -> float:
@@ -49,7 +50,7 @@ def run(*said: dict[str, Any], reward: Any = hook, attempts: list[Sample] | None
             config=CONFIG,
             make_context=lambda _: CONTEXT,
             template=Sample(prompt=[], group_index=0, rollout_id=7),
-            sampling=Sampling(temperature=1.0, top_p=1.0),
+            sampling=SAMPLING,
         )
     )
 
@@ -135,6 +136,8 @@ def test_rollouts_that_a_function_has_made_end_and_earn_as_their_samples_say() -
         samples = [sample_of(Sample(reward=float(member), status=Status.TRUNCATED), TURN) for member in range(num_rollouts)]
         return Group(prompt=prompt, rollouts=[Rollout(rollout_id=0, group_index=0, samples=[sample]) for sample in samples])
 
-    group = asyncio.run(run_group_function(function, PROMPT, slot=3, num_rollouts=2, context=CONTEXT, config=CONFIG))
+    group = asyncio.run(
+        run_group_function(function, PROMPT, slot=3, num_rollouts=2, context=CONTEXT, config=CONFIG, sampling=SAMPLING)
+    )
     assert [rollout.reward for rollout in group.rollouts] == [0.0, 1.0]
     assert {(rollout.stop_reason, rollout.status) for rollout in group.rollouts} == {(StopReason.TOKEN_LIMIT, Status.TRUNCATED)}

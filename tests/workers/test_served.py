@@ -4,14 +4,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import agentic.memagent
+from vime.chat.served_model import ServedModel
 from vime.config import ChatConfig, RunConfig, SamplingConfig, ServedModelConfig
 from vime.rollout.context import Context, Sampling
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import ChatClient
-from vime.types import Turn
+from vime.trajectory.trajectory import Trajectory
+from vime.types import RoutedExperts, Sample, Turn
 from vime.workers.served import ServedModels
 
 TINY = str(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
@@ -104,3 +107,50 @@ def test_each_model_tells_its_own_chat_template() -> None:
     context = models.context("s", sampling=POLICY, version=0)
     told = {name: model.template_args(None) for name, model in context.models.items()}
     assert told == {"actor": {"enable_thinking": True}, "judge": {"enable_thinking": False}, "other": {}}
+
+
+class Reporting:
+    """A client whose server reports experts from the place that is asked for; keeps these places."""
+
+    def __init__(self) -> None:
+        self.asked: list[int | None] = []
+
+    async def generate(self, token_ids: Any, *, experts_from: int | None = None, **_: Any) -> Turn:
+        self.asked.append(experts_from)
+        num = 0 if experts_from is None else len(token_ids) + 2 - 1 - experts_from
+        experts = None if experts_from is None else RoutedExperts(experts_from, np.ones((num, 1, 1), np.uint8))
+        return Turn(
+            output_ids=[7, 8], logprobs=[-1.0, -1.0], weight_versions=[1, 1], finish_reason="stop", routed_experts=experts
+        )
+
+
+class Plain:
+    def decode(self, ids: Any, **_: Any) -> str:
+        return str(list(ids))
+
+
+async def test_a_kept_turn_is_used_again_if_it_has_the_experts_that_the_calls_before_it_lack() -> None:
+    def model(trajectory: Trajectory, *, records: bool) -> ServedModel:
+        about: dict[str, Any] = {"tokenizer": Plain(), "max_model_len": 99, "trajectory": trajectory, "records_experts": records}
+        return ServedModel(client=Reporting(), **about)
+
+    async def converse(of: ServedModel) -> list[int | None]:
+        first = await of.complete([1, 2, 3], max_tokens=2)
+        await of.complete([*first.prompt_ids, *first.output_ids, 4], max_tokens=2)
+        client: Any = of.client
+        return client.asked
+
+    without, first = Trajectory(), Trajectory()
+    assert await converse(model(without, records=False)) == [None, None]
+    assert await converse(model(first, records=True)) == [0, 4]
+    assert await converse(model(Trajectory(without.saved()), records=True)) == [0, 4], "its turns have no experts"
+    assert await converse(model(Trajectory(first.saved()), records=True)) == []
+    later = Trajectory(first.saved()[1:])
+    assert await converse(model(later, records=True)) == [0]
+    (sample,) = later.samples(Sample())
+    sample.validate(routed_experts=True)
+    alone = Trajectory(first.saved()[1:])
+    single = model(alone, records=True)
+    await single.complete([1, 2, 3, 7, 8, 4], max_tokens=2)
+    client: Any = single.client
+    assert client.asked == [0], "what the first turn had is missing"

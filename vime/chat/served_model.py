@@ -22,7 +22,7 @@ from vime.trajectory.aside import aside
 from vime.trajectory.messages import ASSISTANT
 from vime.trajectory.plain_text import render
 from vime.trajectory.trajectory import Call, CallPrompt, Trajectory, call_key
-from vime.types import Column, Integers, Message, Sampling, Turn
+from vime.types import Integers, Message, Sampling, Turn
 
 HEARD_TOKENS = 4
 """Number of tokens that a server sends at a time if a listener follows the reply."""
@@ -58,6 +58,8 @@ class ServedModel:
     """The attempt of the rollout to which its calls belong."""
     trained: bool = True
     """True if its replies are part of the rollout's samples: it is the trained model, or a baseline in its place."""
+    records_experts: bool = False
+    """True if the experts of every token of its calls are recorded."""
     traffic: Traffic | None = None
     """The gate that a weight sync closes, for the trained model."""
     clock: AgentClock = field(default_factory=AgentClock)
@@ -80,7 +82,8 @@ class ServedModel:
     @property
     def untrained(self) -> "ServedModel":
         """The same model, whose calls are not part of the rollout's samples, for example the trained model as a judge."""
-        return replace(self, trained=False, sampling={name: value for name, value in self.sampling.items() if name != "logprobs"})
+        sampling = {name: value for name, value in self.sampling.items() if name != "logprobs"}
+        return replace(self, trained=False, records_experts=False, sampling=sampling)
 
     async def chat(
         self,
@@ -153,12 +156,17 @@ class ServedModel:
         seed, turn = self.trajectory.seed(key), self.trajectory.recall(key)
         more = ({"stop": list(stop)} if stop else {}) | ({"structured_outputs": constraint} if constraint else {})
         call = self._begin(prompt)
-        if turn is None or turn.num_logprobs < self.sampling.get("logprobs", 0):  # a run that did not record them has kept it
-            turn = await self._sample(call, prompt.ids, max_tokens, seed, more, hear)
+        if turn is None or not self._has_recorded(turn, prompt):
+            turn = await self._sample(call, prompt, max_tokens, seed, more, hear)
         else:
             self.trace.count("turns_kept")
         call.finish(turn, key=key)
         return call
+
+    def _has_recorded(self, turn: Turn, prompt: CallPrompt) -> bool:
+        """True if a kept turn has all that is recorded of new ones; a run that did not record it may have kept the turn."""
+        has_experts = turn.routed_experts is not None and turn.routed_experts.start <= _num_routed(prompt)
+        return turn.num_logprobs >= self.sampling.get("logprobs", 0) and (has_experts or not self.records_experts)
 
     async def reader(self, *, reads_calls: bool = False) -> ReplyReader | None:
         """The reader of its replies, with vLLM's parsers; None if it has none. The first one of a worker imports them.
@@ -181,7 +189,9 @@ class ServedModel:
         document.
         """
         if self.shows_tokens:
-            return replace(self, temperature=sampling.temperature, top_p=sampling.top_p, sampling={}, trained=True)
+            return replace(
+                self, temperature=sampling.temperature, top_p=sampling.top_p, sampling={}, records_experts=False, trained=True
+            )
         own = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         return replace(self, sampling=own, tokenizer=tokenizer(), trained=True)
 
@@ -207,13 +217,14 @@ class ServedModel:
     async def _sample(
         self,
         call: Call,
-        prompt_ids: Column[int],
+        prompt: CallPrompt,
         max_tokens: int,
         seed: int | None,
         more: dict[str, Any],
         hear: Callable[[Turn], None] | None,
     ) -> Turn:
-        arrived = time.time()
+        arrived, prompt_ids = time.time(), prompt.ids
+        options = {"experts_from": _num_routed(prompt)} if self.records_experts else {}
         sampling: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p, **self.sampling, **more}
         sampling |= {} if seed is None else {"seed": seed}
         sampling |= {} if hear is None else {"stream_interval": HEARD_TOKENS}
@@ -230,11 +241,17 @@ class ServedModel:
                         request_id=f"{self.session}-{next(self._calls)}",
                         minimum_version=self.minimum_version,
                         listener=listener,
+                        **options,
                     )
                 finally:
                     listener.ended()
                 details |= {"tokens": len(turn.output_ids), "weight_versions": sorted(set(turn.weight_versions))}
         return turn
+
+
+def _num_routed(prompt: CallPrompt) -> int:
+    """Tokens at the beginning of a prompt whose experts the calls before it have recorded."""
+    return 0 if prompt.parent is None else prompt.parent.num_routed
 
 
 class Listening:

@@ -283,6 +283,16 @@ class BadUpdate(Enum):
     skip = "skip"
 
 
+class RoutingReplay(Enum):
+    """The experts that the update passes of a mixture-of-experts model use: the routers' own choice (`none`), those of the
+    trainer's pass for the old logprobs (`trainer`: R2, arXiv 2507.18071), or those with which the servers sampled (`rollout`: R3,
+    arXiv 2510.11370)."""
+
+    none = "none"
+    trainer = "trainer"
+    rollout = "rollout"
+
+
 class OnCollapse(Enum):
     """The response to an alarm that the policy is being lost: a warning, or the end of the run."""
 

@@ -22,6 +22,7 @@ from vime.config.choices import (
     OldLogprobs,
     Precision,
     RatioLevel,
+    RoutingReplay,
     Schedule,
     Surrogate,
     TeacherTerm,
@@ -317,6 +318,9 @@ class TrainerConfig:
     """Training steps between evaluations of the agent during training; 0 evaluates only before and after training."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Low-rank adapters in place of all weights."""
+    routing_replay: RoutingReplay = RoutingReplay.none
+    """Experts of a mixture-of-experts model in the update passes: the routers' own choice (`none`), that of the pass for the old
+    logprobs (`trainer`, known as R2), or that of the servers (`rollout`, R3)."""
     recompute: bool = False
     """Activation checkpointing: the forward pass stores only each layer's input, and the backward pass recomputes the
     activations. It saves memory and costs about one more forward pass; for selective recomputation use `megatron_args`."""

@@ -1,11 +1,15 @@
 """The memory that the tokens of a batch take, from the configuration alone: in Ray's object store and in the driver.
 
-An accepted sample takes at most 13 bytes per token (`vime.types.COLUMNS`), and 8 for each of the sampler's likeliest tokens at
-its place (`rollout.num_logprobs`). The driver keeps the finished groups of all batches that may wait for the trainer. Ray's store
-holds a batch while its ranks train on it, and groups on their way to the driver.
+An accepted sample takes at most 13 bytes per token (`vime.types.COLUMNS`), 8 for each of the sampler's likeliest tokens at its
+place (`rollout.num_logprobs`), and one or two for each expert of a layer (`trainer.routing_replay=rollout`). The driver keeps the
+finished groups of all batches that may wait for the trainer. Ray's store holds a batch while its ranks train on it, and groups on
+their way to the driver.
 """
 
-from vime.config import AlgorithmName, RunConfig, policies
+import numpy as np
+
+from vime.config import AlgorithmName, RoutingReplay, RunConfig, policies
+from vime.types.routed_experts import id_type
 
 BYTES_PER_TOKEN, BYTES_PER_LIKELIEST = 13, 8
 STORE_ROOM_BYTES = 512 * 2**20
@@ -27,7 +31,15 @@ def batch_tokens(config: RunConfig) -> int:
 def batch_bytes(config: RunConfig) -> int:
     """Bytes of the largest batch."""
     likeliest = 0 if config.algorithm.name is AlgorithmName.sft else config.rollout.num_logprobs
-    return batch_tokens(config) * (BYTES_PER_TOKEN + BYTES_PER_LIKELIEST * likeliest)
+    return batch_tokens(config) * (BYTES_PER_TOKEN + BYTES_PER_LIKELIEST * likeliest + experts_bytes(config))
+
+
+def experts_bytes(config: RunConfig) -> int:
+    """Bytes of the experts of one token that servers report for the trainer; 0 if they do not."""
+    model = config.model
+    if config.trainer.routing_replay is not RoutingReplay.rollout or not model.num_experts:
+        return 0
+    return model.num_layers * model.num_experts_per_token * np.dtype(id_type(model.num_experts)).itemsize
 
 
 def object_store_bytes(config: RunConfig) -> int:

@@ -14,6 +14,7 @@ from vime.files.serialization import from_json, to_json
 from vime.hooks import load_hook, naming
 from vime.orchestration.producer import PromptStream, Runner
 from vime.orchestration.tally import Tally
+from vime.serving.sampling import in_training
 from vime.types import Group, Prompt
 from vime.workers.isolation import check_samples, template_of
 from vime.workers.own_verdict import adopt
@@ -63,7 +64,7 @@ class OwnProducer:
 
     def __init__(self, config: RunConfig, *, path: str, source: PromptStream, runner: Runner, version: int) -> None:
         """Makes the user's object, with the servers at weight `version`. Raises HookError for any error that it raises."""
-        self._config, self._path = config.rollout, path
+        self._config, self._path, self._sampling = config.rollout, path, in_training(config)
         seen: Callable[[Group], None] = getattr(source, "seen", lambda group: None)
         self._runner = GroupRunner(config.rollout, runner, version=version, seen=seen)
         with naming(KEY, path):
@@ -158,6 +159,6 @@ class OwnProducer:
             session = rollout.samples[0].session_id if rollout.samples else ""
             template = template_of(group.prompt, slot=slot, member=member, session=session)
             rollout.rollout_id, rollout.group_index = template.rollout_id, slot
-            found, num_logprobs = rollout.samples, self._config.num_logprobs
-            rollout.samples = check_samples(found, template, num_logprobs=num_logprobs) if found else []
+            found = rollout.samples
+            rollout.samples = check_samples(found, template, sampling=self._sampling) if found else []
             adopt(rollout)

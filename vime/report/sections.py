@@ -25,6 +25,7 @@ PANELS: dict[str, dict[str, str]] = {
     "Clipped share of tokens": {"train/clip_fraction": "share of clipped or masked tokens"},
     "Largest importance ratio": {"train/ratio_max": "largest"},
     "Logprobs, server against trainer": {"train/logprob_difference_max": "max", "train/logprob_difference_mean": "mean"},
+    "Tokens that the trainer's routers would send to other experts": {"train/routing_difference": "share"},
     "Probe after each sync": {"probe/max_difference_cold": "cold prefix", "probe/max_difference_cached": "cached prefix"},
     "Rows by pool": {
         "data/unseen_share": "unseen",

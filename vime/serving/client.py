@@ -94,20 +94,30 @@ class TokenClient:
         request_id: str,
         minimum_version: int = 0,
         listener: Listener | None = None,
+        experts_from: int | None = None,
     ) -> Turn:
         """The continuation of a prompt, as a turn without prompt and message.
 
         `sampling` takes vLLM's names (temperature, top_p, max_tokens, seed, …).
 
         `listener` receives tokens as they arrive. Tokens older than `minimum_version` are discarded and sampled again, because
-        their server has not received its weights yet. Raises BadRequestError if the request can't work, ServerError if no server
-        answered within the recovery timeout.
+        their server has not received its weights yet. With `experts_from` the turn has the experts of all tokens from this place
+        on that the server has read, if it reports them (`Endpoint.num_experts`). Raises BadRequestError if the request can't
+        work, ServerError if no server answered within the recovery timeout.
         """
         check_room(len(token_ids), sampling["max_tokens"], max_model_len=self._endpoint.max_model_len, name=self._endpoint.name)
         if len(self._endpoint.worker_urls) > 1:
             self._routed.add(session_id)
         adapter = self._endpoint.adapter
-        reply = Reply(prompt=token_ids, sampling=sampling, minimum_version=minimum_version, adapter=adapter, listener=listener)
+        reply = Reply(
+            prompt=token_ids,
+            sampling=sampling,
+            minimum_version=minimum_version,
+            adapter=adapter,
+            num_experts=self._endpoint.num_experts,
+            experts_from=experts_from,
+            listener=listener,
+        )
         started, patience = time.monotonic(), _Patience(self, request_id)
         while not reply.finish_reason:
             num_kept = reply.num_tokens

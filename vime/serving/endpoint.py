@@ -44,6 +44,8 @@ class Endpoint(Address):
     have whole weights."""
     worker_actor_names: tuple[str, ...] = ()
     """Names of the actors of the servers, in the order of `worker_urls`."""
+    num_experts: int = 0
+    """Experts of a layer, if the servers report to which of them they send each token; otherwise 0."""
     chat: ChatConfig | None = None
     """Settings of OpenAI's chat API; None if the servers have vLLM's token API."""
 

@@ -18,6 +18,7 @@ from vime.config import (
     LoraTarget,
     Mode,
     ModelAPI,
+    RoutingReplay,
     RunConfig,
     ServedModelConfig,
     ServerRole,
@@ -135,6 +136,8 @@ def server_arguments(
         arguments["max_logprobs"] = config.rollout.num_logprobs + 1  # one more is asked for, see `vime.serving.reply`
     if name in config.algorithm.distillation.teachers and config.algorithm.distillation.top_k > VLLM_MAX_LOGPROBS:
         arguments["max_logprobs"] = max(arguments.get("max_logprobs", 0), config.algorithm.distillation.top_k)
+    if reports_experts(config, model):
+        arguments["enable_return_routed_experts"] = True
     if role is not ServerRole.regular:
         arguments["kv_transfer_config"] = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}
     if is_cpu(config):
@@ -164,6 +167,11 @@ def _overrides(config: RunConfig, model: ServedModelConfig) -> dict[str, Any]:
 def awaits_adapter(config: RunConfig, model: ServedModelConfig) -> bool:
     """True if the servers of a model get adapters from the trainer, and compute with the last one."""
     return model.trained and sends_adapters(config) and config.mode is not Mode.eval
+
+
+def reports_experts(config: RunConfig, model: ServedModelConfig) -> bool:
+    """True if the servers of a model report the experts of each token."""
+    return model.trained and config.trainer.routing_replay is RoutingReplay.rollout and config.mode is not Mode.eval
 
 
 def _room_for_adapters(rank: int, targets: Iterable[LoraTarget], *, places: int = 1) -> dict[str, Any]:
@@ -228,6 +236,8 @@ def server_environment(
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         if config.deterministic:
             environment["VLLM_BATCH_INVARIANT"] = "1"
+        if reports_experts(config, model):
+            environment["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     if role is not ServerRole.regular:
         environment |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": address, "VLLM_NIXL_SIDE_CHANNEL_PORT": FREE_PORT}
     if transport(config) is WeightTransfer.ipc:
@@ -276,6 +286,7 @@ def endpoint_of(config: RunConfig, name: str) -> Endpoint:
         max_model_len=max_model_len_of(config, model),
         trained=model.trained,
         adapter=next(iter(policies(config))) if awaits_adapter(config, model) else None,
+        num_experts=config.model.num_experts if reports_experts(config, model) else 0,
         chat=model.chat if model.api is ModelAPI.chat else None,
     )
 

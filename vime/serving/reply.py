@@ -1,5 +1,7 @@
 """One reply as it arrives, in one or more attempts; each attempt continues from the tokens received so far."""
 
+import base64
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -7,7 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vime.types import Column, Integers, Turn
+from vime.types import Column, Integers, RoutedExperts, Turn
+from vime.types.routed_experts import id_type
 from vime.weights.payload import ADAPTER, version_in
 
 STREAM_INTERVAL_TOKENS = 64
@@ -63,6 +66,10 @@ class Reply:
     minimum_version: int = 0
     adapter: str | None = None
     """Name of the adapter that it is computed with (`Endpoint.adapter`)."""
+    num_experts: int = 0
+    """Experts of a layer, if the server reports those of each token (`Endpoint.num_experts`)."""
+    experts_from: int | None = None
+    """Place of the first token whose experts are wanted; None if they are not."""
     listener: Listener | None = None
     pieces: list[Turn] = field(default_factory=list)
     """The tokens received, in order."""
@@ -96,6 +103,8 @@ class Reply:
         token_ids = np.concatenate(
             [np.asarray(part, np.int32) for part in (self.prompt, *(each.output_ids for each in self.pieces))]
         )
+        if self.num_experts:
+            sampling["routed_experts_prompt_start"] = len(token_ids) if self.experts_from is None else self._next_routed
         if self.adapter is not None:
             sampling["extra_args"] = {**(sampling.get("extra_args") or {}), ADAPTER: self.adapter}
         return {"token_ids": token_ids, "sampling_params": sampling, "stream": True}
@@ -106,12 +115,22 @@ class Reply:
         Raises TooOld if its tokens are older than `minimum_version`, StreamError if the server gave the request up.
         """
         content = (choice.get("logprobs") or {}).get("content") or ()
-        if ids := choice.get("token_ids"):
+        ids = choice.get("token_ids") or ()
+        experts = self._experts(choice.get("routed_experts"), num_new=len(ids))
+        if ids or experts is not None:
             if len(content) != len(ids):
                 raise StreamError(f"the server sent {len(content)} logprobs for {len(ids)} tokens")
             top_ids, top_logprobs = _likeliest(content, self._num_logprobs)
             logprobs = [token["logprob"] for token in content]
-            self._held.append(Turn(output_ids=ids, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_logprobs))
+            self._held.append(
+                Turn(
+                    output_ids=list(ids),
+                    logprobs=logprobs,
+                    top_ids=top_ids,
+                    top_logprobs=top_logprobs,
+                    routed_experts=experts,
+                )
+            )
         reason, spans = choice.get("finish_reason"), choice.get("weight_versions")
         if spans or reason:
             versions = self._versions(spans, self.num_tokens - self._num_before)
@@ -147,6 +166,26 @@ class Reply:
     @property
     def _num_logprobs(self) -> int:
         return self.sampling.get("logprobs", 0)
+
+    @property
+    def _next_routed(self) -> int:
+        """Place of the first token whose experts have not come yet."""
+        known = [piece.routed_experts.end for piece in (*self.pieces, *self._held) if piece.routed_experts is not None]
+        return max([self.experts_from or 0, *known])
+
+    def _experts(self, text: str | None, *, num_new: int) -> RoutedExperts | None:
+        """The next experts, from a file of numpy in base64; they are those of all tokens before the last of `num_new`.
+
+        Raises StreamError if they are not.
+        """
+        if self.experts_from is None or not text:
+            return None
+        rows_RLK = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+        found = RoutedExperts(self._next_routed, rows_RLK.astype(id_type(self.num_experts), copy=False))
+        read = len(self.prompt) + self.num_tokens + self._num_held + num_new - 1
+        if found.end != read:
+            raise StreamError(f"the server sent the experts of {found.end} tokens, and has read {read}")
+        return found if len(rows_RLK) else None
 
     def _goes_on(self) -> bool:
         return GOES_ON.issuperset(self.sampling)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vime.config import RolloutConfig, SamplingConfig
+from vime.config import RoutingReplay, RunConfig, SamplingConfig
 from vime.types import Sampling
 
 
@@ -23,9 +23,16 @@ def sampling_parameters(config: SamplingConfig) -> dict[str, float]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def in_training(config: RolloutConfig) -> Sampling:
+def in_training(config: RunConfig) -> Sampling:
     """The sampling of the trained model in training."""
-    return Sampling(temperature=config.temperature, top_p=config.top_p, top_k=config.top_k, num_logprobs=config.num_logprobs)
+    rollout = config.rollout
+    return Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        num_logprobs=rollout.num_logprobs,
+        routed_experts=config.trainer.routing_replay is RoutingReplay.rollout,
+    )
 
 
 def more_parameters(sampling: Sampling) -> dict[str, Any]:

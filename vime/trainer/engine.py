@@ -28,7 +28,7 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from vime.algorithm.algorithm import Algorithm, Forward, Weights
 from vime.algorithm.choice import algorithm_of, critic_of, second_weights
 from vime.algorithm.critic import Critic
-from vime.config import AlgorithmConfig, BadUpdate, CriticPlace, RunConfig
+from vime.config import AlgorithmConfig, BadUpdate, CriticPlace, RoutingReplay, RunConfig
 from vime.errors import CheckpointError, ConfigError, HookError, TrainingError
 from vime.model import adapter_folder
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
@@ -40,6 +40,7 @@ from vime.trainer.micro_batch import MicroBatches
 from vime.trainer.model import build_model, build_optimizer, set_schedule, wrap_model
 from vime.trainer.offload import Offload
 from vime.trainer.pending_save import PendingSave
+from vime.trainer.routing_replay import Replay
 from vime.trainer.second_weights import SecondWeights
 from vime.trainer.shard import PackedUpdate, RowShare, Shard
 from vime.trainer.value_head import freeze_attention
@@ -95,6 +96,9 @@ class Engine:
         }
         """Weights beside the trained ones, by the need that they answer."""
         self._offload = Offload(self.wrapped, self.optimizer)
+        # a critic with a model of its own has experts of its own
+        kind = RoutingReplay.none if self.algorithm.is_critic else config.trainer.routing_replay
+        self._replay = Replay(kind, self.model.parts)
         self._pending: PendingSave | None = None
         self._row_share = RowShare.of(config.trainer, context_rank=parallel_state.get_context_parallel_rank())
         self._passes: list[Passed] = []
@@ -159,9 +163,14 @@ class Engine:
             is_known = second is not None or of_critic or need.weights is Weights.present
             assert is_known, f"{need} is no need of the run's algorithm"
             wrapped = self.critic.wrapped if of_critic and self.critic is not None else self.wrapped
+            routing = None  # a reference's routers choose themselves, as a critic's do
+            if need.weights is Weights.present:
+                routing = self._replay.of_old_logprobs(shard, len(batches))
+            elif wrapped is self.wrapped and second is None:
+                routing = self._replay.of_update(shard, len(batches))
             with second.in_place() if second is not None else nullcontext():
                 how = {"temperature": self.algorithm.temperature, "is_cut": self.algorithm.is_cut}
-                values = passes.forward(wrapped, batches, values=of_critic, **how)
+                values = passes.forward(wrapped, batches.routed(routing), values=of_critic, **how)
             if parallel_state.is_pipeline_last_stage():
                 found[need.column] = batches.by_block(values)
         self._forward_seconds += time.monotonic() - started
@@ -182,6 +191,7 @@ class Engine:
         if not self._passes:
             self.optimizer.zero_grad()
         started, batches = time.monotonic(), self._micro_batches(shard, only_trained=True)
+        batches = batches.routed(self._replay.of_update(shard, len(batches)))
         logprobs: list[torch.Tensor] = []
         try:
             sums = passes.forward_backward(self.wrapped, batches, algorithm, keep=logprobs.append if keep else None)

@@ -16,6 +16,7 @@ _SETTINGS = {
     "context_parallel_size": "trainer.context_parallel_size",
     "expert_model_parallel_size": "trainer.expert_parallel_size",
     "sequence_parallel": "trainer.sequence_parallel",
+    "moe_enable_routing_replay": "trainer.routing_replay",
 }
 _ENGINE = "it needs Transformer Engine, which the trainer does not use; remove it"
 _BALANCE = "its gradient would be as many times too large as a rank has tokens; remove it"

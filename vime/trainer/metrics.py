@@ -9,9 +9,11 @@ from vime.trainer.shard import Shard
 
 SKIPPED = "train/num_skipped_updates"
 SECONDS = "train/seconds"
-TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens", SKIPPED, SECONDS)
-"""Added over the updates of a batch; other metrics are averaged, maxima are maxima."""
 DIFFERENCE = "train/logprob_difference"
+ROUTING_DIFFERENCE, NUM_REPLAYED = "train/routing_difference", "train/num_replayed_tokens"
+"""The replayed tokens for which a router would have chosen other experts, and all replayed tokens; both of a row's tokens."""
+TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens", NUM_REPLAYED, SKIPPED, SECONDS)
+"""Added over the updates of a batch; other metrics are averaged, maxima are maxima."""
 COUNTS = ("train/num_tokens", "train/num_samples", "train/tokens_per_second", SECONDS, SKIPPED)
 """Metrics of the amount of work, whichever weights learn from it."""
 CRITICS = ("train/grad_norm", "train/lr", SECONDS, SKIPPED)
@@ -58,6 +60,8 @@ def per_token(sums: dict[str, float]) -> dict[str, float]:
     means = {
         name: value if name in TOTALS or name.endswith((*LOSS, MAXIMUM)) else value / num_tokens for name, value in sums.items()
     }
+    if num_replayed := sums.get(NUM_REPLAYED):
+        means[ROUTING_DIFFERENCE] = sums[ROUTING_DIFFERENCE] / num_replayed
     if num_current := sums.get("train/num_current_tokens"):
         return means | {f"{DIFFERENCE}_mean": sums[f"{DIFFERENCE}_mean"] / num_current}
     return {name: value for name, value in means.items() if not name.startswith(DIFFERENCE)}

@@ -4,6 +4,7 @@ Shape suffixes: T tokens of this rank's part of the row, R of the whole row, N w
 response tokens for plain logprobs), M those of them that this rank predicts: all, unless context parallelism shares them.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import torch
 
 from vime.trainer.packed_sequences import PackedSequences, packed_sequences, to_device, zigzag
+from vime.trainer.routing_replay import Routing
 from vime.trainer.shard import PackedRows, RowShare, Shard, sums, without_first
-from vime.types.column import Defined
+from vime.types.column import ROUTED_EXPERTS, ColumnType, Defined
+from vime.types.routed_experts import unknown
 
 
 @dataclass(kw_only=True, slots=True)
@@ -68,13 +71,24 @@ class MicroBatches:
         self._rows, self._only_trained, self._device, self._share = shard.rows(), only_trained, device, share or RowShare()
         self._block_sizes = [len(block.row_sizes) for block in shard.blocks]
         self.useful_token_share, self._version = shard.useful_token_share, shard.version
+        self.routings: list[Routing] | None = None
+        """The routing of each row, in a pass that replays or records experts."""
+
+    def routed(self, routings: "list[Routing] | None") -> "MicroBatches":
+        """The same micro-batches for a pass with this routing; None leaves the choice of experts to the routers."""
+        found = copy.copy(self)
+        found.routings = routings
+        return found
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        for row in self._rows:
-            yield _build(row, self._version, self._only_trained, self._share, self._device)
+        for number, row in enumerate(self._rows):
+            routing = None if self.routings is None else self.routings[number]
+            batch = _build(row, self._version, self._only_trained, self._share, self._device, is_routed=routing is not None)
+            batch.packed.routing = routing
+            yield batch
 
     def by_block(self, values: list[torch.Tensor]) -> list[np.ndarray]:
         """Values of the wanted tokens, [N] or [N, J] for each micro-batch, as one array for each block of the shard."""
@@ -89,7 +103,9 @@ class MicroBatches:
         return max(sum(self._share.fill(row.num_tokens.tolist() or [1])) // self._share.context_size for row in self._rows)
 
 
-def _build(row: PackedRows, version: int, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
+def _build(
+    row: PackedRows, version: int, only_trained: bool, share: RowShare, device: torch.device | str, *, is_routed: bool = False
+) -> MicroBatch:
     """Builds the micro-batch of a row; a row without sequences becomes one token without loss."""
     wanted = _wanted(row, only_trained)
     counts = sums(wanted, row.num_response_tokens)
@@ -102,8 +118,10 @@ def _build(row: PackedRows, version: int, only_trained: bool, share: RowShare, d
     columns: dict[str, np.ndarray] = {}
     for name in (*row.columns, *row.numbers):
         kind = row.types[name]
+        if name == ROUTED_EXPERTS.name and not is_routed:
+            continue
         if kind.defined is Defined.everywhere:
-            columns[name] = np.full((sum(padded), *kind.shape), kind.fill or 0, kind.dtype)
+            columns[name] = np.full((sum(padded), *kind.shape), _padding(kind), kind.dtype)
             columns[name][place_R] = _entries(row, name, row.num_tokens)
         elif kind.defined is Defined.sequence:
             columns[name] = (row.numbers if name in row.numbers else row.columns)[name].copy()
@@ -115,19 +133,31 @@ def _build(row: PackedRows, version: int, only_trained: bool, share: RowShare, d
             columns[name] = row.columns[name].copy()  # the shared one must not be written to
     tokens_R, version_N = columns.pop("token").astype(np.int64), columns.pop("version").astype(np.int64)
     target_N = columns.pop("target").astype(np.int64) if "target" in columns else tokens_R[places_N]
+    experts = columns.pop(ROUTED_EXPERTS.name, None)
     cut = {name for name in columns if row.types[name].defined is Defined.everywhere}
     tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
+    packed = packed_sequences(padded, context_rank=share.context_rank, context_size=share.context_size, device=device)
+    if is_routed:
+        is_token_R = torch.zeros(sum(padded), dtype=torch.bool)
+        is_token_R[torch.from_numpy(place_R)] = True
+        packed.is_token_T = to_device(is_token_R[own_T], device)
+    packed.experts_TLK = None if experts is None else to_device(torch.from_numpy(experts)[own_T], device)
     return MicroBatch(
         sample_indices=row.indices.tolist(),
         token_counts=counts.tolist(),
         tokens_T=to_device(torch.from_numpy(tokens_R)[own_T], device),
-        packed=packed_sequences(padded, context_rank=share.context_rank, context_size=share.context_size, device=device),
+        packed=packed,
         wanted=_predicted(torch.from_numpy(places_N), torch.from_numpy(target_N), own_T, sum(padded), share, device),
         columns={name: to_device(tensor[own_T] if name in cut else tensor, device) for name, tensor in tensors.items()},
         target_N=to_device(torch.from_numpy(target_N), device),
         staleness_N=to_device(torch.from_numpy(version - version_N), device),
         sequence_N=to_device(torch.from_numpy(np.repeat(np.cumsum(counts > 0) - 1, counts)), device),
     )
+
+
+def _padding(kind: ColumnType) -> float:
+    """The value of a column in places of a row without a token; experts are then those that the routers choose."""
+    return unknown(kind.dtype) if kind.name == ROUTED_EXPERTS.name else kind.fill or 0
 
 
 def _predicted(

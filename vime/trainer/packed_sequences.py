@@ -10,6 +10,7 @@ Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,12 @@ class PackedSequences(PackedSeqParams):
     sin_TD: torch.Tensor | None = None
     local: "PackedSequences | None" = None
     """The same with the rotary angles of layers of local attention; None if there are none."""
+    experts_TLK: torch.Tensor | None = None
+    """Experts that are replayed (`vime.trainer.routing_replay`), those of all layers; None if a row has none of its own."""
+    is_token_T: torch.Tensor | None = None
+    """False for fillers, in a pass that replays or records."""
+    routing: Any = None
+    """The routing of this row in a pass that replays or records; None if every router chooses."""
     windows: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)
     """Masks of blocks of local attention by the numbers of queries, keys and tokens that are seen."""
 

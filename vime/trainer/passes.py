@@ -24,6 +24,7 @@ from vime.trainer.logprob import token_logprobs
 from vime.trainer.micro_batch import MicroBatch, MicroBatches
 from vime.trainer.model import PackedModel
 from vime.trainer.pipeline import schedule_arguments
+from vime.trainer.routing_replay import differences
 from vime.trainer.value_head import token_values
 
 
@@ -98,7 +99,7 @@ def forward_backward(
         return _hidden(chunk, batch), loss
 
     parts = _run(forward_step, wrapped, micro_batches, forward_only=False)
-    return _over_ranks(_over_micro_batches(parts), failed)
+    return _over_ranks(_over_micro_batches(parts), failed) | differences(micro_batches.routings)
 
 
 def _distribution(

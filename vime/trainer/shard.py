@@ -15,16 +15,25 @@ import numpy as np
 
 from vime.algorithm.algorithm import Algorithm
 from vime.cluster.layout import splits_tokens
-from vime.config import RunConfig, TrainerConfig
+from vime.config import ModelConfig, RoutingReplay, RunConfig, TrainerConfig
 from vime.errors import SampleError
 from vime.trainer.packing import Packing, pack, sequence_flops, useful_share
 from vime.types import ColumnType, Defined, Sample
-from vime.types.column import ADVANTAGE, LOGPROB, MASK, TOKEN, VERSION, WEIGHT
+from vime.types.column import ADVANTAGE, LOGPROB, MASK, ROUTED_EXPERTS, TOKEN, VERSION, WEIGHT
+from vime.types.routed_experts import id_type
 
 BLOCK_TOKENS = 2**22
 """Number of tokens at which a block ends, with the row that reaches it; at most 13 bytes of each token are joined at once."""
+NUMBERS = itertools.count()
 COLUMNS = (TOKEN, MASK, LOGPROB, VERSION, ADVANTAGE, WEIGHT)
 """Columns of every shard."""
+
+
+def experts_column(model: ModelConfig) -> ColumnType:
+    """The column of the experts that servers report (`vime.trainer.routing_replay`)."""
+    dtype = id_type(model.num_experts)
+    shape = (model.num_layers, model.num_experts_per_token)
+    return replace(ROUTED_EXPERTS, dtype=dtype, shape=shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +139,8 @@ class Shard:
     """Columns that the trainer computed, one dictionary (or reference) for each block, from each of its forward passes."""
     version: int
     """Version of the weights in training."""
+    number: int = 0
+    """Number of the update among those that this process has packed."""
     useful_token_share: float
     """Share of places in all ranks' rows that hold a token."""
     update_samples: int
@@ -172,7 +183,7 @@ class PackedUpdate:
         fills = {"version": version} if with_logprobs else {"version": version, "logprob": 0.0}
         types = [replace(kind, fill=fills.get(kind.name, kind.fill)) for kind in COLUMNS[2:]]
         self._types = [*COLUMNS[:2], *types, *columns]
-        self._samples, self._version = samples, version
+        self._samples, self._version, self._number = samples, version, next(NUMBERS)
         share, lengths = RowShare.of(config.trainer), [len(sample.tokens) for sample in samples]
         self._packing: Packing = pack(
             [share.padded(length) for length in lengths],
@@ -197,6 +208,8 @@ class PackedUpdate:
     ) -> "PackedUpdate":
         """An update for an algorithm, with its columns unless they are still to come (`has_advantages=False`)."""
         columns = [*algorithm.columns, *(need.type for need in algorithm.needs_before)] if has_advantages else []
+        if config.trainer.routing_replay is RoutingReplay.rollout:
+            columns.append(experts_column(config.model))
         with_logprobs = not algorithm.is_supervised
         return cls(config, samples, version=version, columns=[*algorithm.recorded, *columns], with_logprobs=with_logprobs)
 
@@ -208,6 +221,7 @@ class PackedUpdate:
         return Shard(
             blocks=[keep(self._block(rows)) for rows in self._blocks(data_rank)],
             version=self._version,
+            number=self._number,
             useful_token_share=self._useful_token_share,
             update_samples=len(self._samples),
             update_tokens=self._num_tokens,

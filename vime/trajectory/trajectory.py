@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from vime.types import STEP_REWARD, Column, Integers, Message, Sample, Turn
-from vime.types.column import TOP_IDS, TOP_LOGPROBS
+from vime.types.column import ROUTED_EXPERTS, TOP_IDS, TOP_LOGPROBS
+from vime.types.routed_experts import unknown
 
 KEY_CHARACTERS = 32
 
@@ -86,6 +87,12 @@ class Call:
     def environment(self) -> Integers:
         """Token ids that were not sampled: the whole prompt of a root, or those between the parent's reply and this one."""
         return self._pieces[0].prompt_ids
+
+    @property
+    def num_routed(self) -> int:
+        """Tokens at the beginning of its prompt and reply whose experts it knows together with the calls before it."""
+        read, found = self.num_prompt_tokens + len(self.turn.output_ids) - 1, self.turn.routed_experts
+        return read if found is not None and found.end == read else 0
 
     @property
     def text(self) -> str:
@@ -310,6 +317,8 @@ def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[
     sample.response_length = len(sample.loss_mask)
     if num_logprobs := max(call.turn.num_logprobs for call in path):
         sample.columns = {**sample.columns, **_likeliest(path, num_logprobs)}
+    if any(call.turn.routed_experts is not None for call in path):
+        sample.columns = {**sample.columns, ROUTED_EXPERTS.name: _routed(path, len(sample.tokens))}
     if rewards:
         column = np.zeros(sample.response_length, STEP_REWARD.dtype)
         for place, reward in rewards:
@@ -330,6 +339,19 @@ def _likeliest(path: list[Call], num: int) -> dict[str, np.ndarray]:
             parts += [np.full((num_between, num), kind.fill), own]
         found[kind.name] = np.concatenate(parts, dtype=np.dtype(kind.dtype), casting="unsafe")
     return found
+
+
+def _routed(path: list[Call], num_tokens: int) -> np.ndarray:
+    """The experts of each token of a path, [tokens, layers, experts of a token], unknown where no call has any.
+
+    Where two calls have those of the same token, those of the earlier one stay: what it sampled depends on them.
+    """
+    known = [found for call in reversed(path) if (found := call.turn.routed_experts) is not None]
+    rows = known[0].rows_RLK
+    table = np.full((num_tokens, *rows.shape[1:]), unknown(rows.dtype), rows.dtype)
+    for experts in known:
+        table[experts.start : experts.end] = experts.rows_RLK
+    return table
 
 
 def _text(path: list[Call]) -> str:

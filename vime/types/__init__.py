@@ -9,6 +9,7 @@ from vime.types.column import STEP_REWARD, Column, ColumnType, Defined, Integers
 from vime.types.identity import rollout_id_of
 from vime.types.prompt import Prompt, Sampling
 from vime.types.rollout import EvalLog, Group, Reward, Rollout, Span
+from vime.types.routed_experts import RoutedExperts
 from vime.types.sample import COLUMNS, Sample, as_dict
 from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
 from vime.types.turn import Message, Turn
@@ -29,6 +30,7 @@ __all__ = [
     "Reals",
     "Reward",
     "Rollout",
+    "RoutedExperts",
     "Sample",
     "Sampling",
     "Span",

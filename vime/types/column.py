@@ -183,6 +183,8 @@ TOP_IDS = ColumnType(name="top_ids", dtype="int32", shape=(0,), defined=Defined.
 where top-k or top-p has kept fewer."""
 TOP_LOGPROBS = ColumnType(name="top_logprobs", shape=(0,), defined=Defined.response, fill=float("-inf"))
 """Their logprobs, under the sampler's temperature and what top-k and top-p have kept; minus infinity without a token."""
+ROUTED_EXPERTS = ColumnType(name="routed_experts", dtype="uint8", shape=(0, 0), defined=Defined.everywhere)
+"""The experts of each token in each layer (`vime.types.RoutedExperts`), which a sequence holds where the trainer replays them."""
 STEP_REWARD = ColumnType(name="step_reward", defined=Defined.response, fill=0.0)
 """Rewards of single replies, each at the last token of its reply, for algorithms that give credit to turns."""
 IDENTITY = {

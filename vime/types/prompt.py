@@ -42,3 +42,5 @@ class Sampling:
     top_k: int | None = None
     num_logprobs: int = 0
     """Likeliest tokens that are recorded with their logprobs beside each sampled one."""
+    routed_experts: bool = False
+    """True if the experts of every token are recorded, for the trainer to replay."""

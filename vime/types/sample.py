@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from vime.errors import SampleError
-from vime.types.column import IDENTITY, TOP_IDS, VERSION, Column, ColumnType, Defined, Integers, Reals
+from vime.types.column import IDENTITY, ROUTED_EXPERTS, TOP_IDS, VERSION, Column, ColumnType, Defined, Integers, Reals
 from vime.types.identity import member_of
+from vime.types.routed_experts import table_from_dict, table_to_dict, unknown
 from vime.types.stop_reason import Status, StopReason
 from vime.types.turn import Message
 
@@ -160,10 +161,11 @@ class Sample:
             except (TypeError, ValueError, OverflowError) as error:
                 raise SampleError(f"{self._where()}: {name}: {error}") from error
 
-    def validate(self, *, num_logprobs: int = 0) -> None:
+    def validate(self, *, num_logprobs: int = 0, routed_experts: bool = False) -> None:
         """Raises `SampleError`, naming the rollout, if lengths disagree, the prompt is empty or a number is missing.
 
-        With `num_logprobs` every trained token must have the likeliest tokens in its place.
+        With `num_logprobs` every trained token must have the likeliest tokens in its place, with `routed_experts` every token
+        before the last trained one its experts.
         """
         length = self.response_length
         for name in ("loss_mask", "rollout_log_probs", "weight_versions"):
@@ -187,6 +189,20 @@ class Sample:
                 place = int(missing.argmax())
                 where = f"trained token {place}: samples made by context.samples, or by a session, have them"
                 raise SampleError(f"{self._where()}: no likeliest tokens (rollout.num_logprobs={num_logprobs}) at {where}")
+        if routed_experts:
+            self._check_experts()
+
+    def _check_experts(self) -> None:
+        """Raises `SampleError` if a token that a trained one depends on has no experts."""
+        remedy = "samples made by context.samples, or by a session, have them"
+        if (rows := self.columns.get(ROUTED_EXPERTS.name)) is None:
+            raise SampleError(f"{self._where()}: no routed experts (trainer.routing_replay=rollout): {remedy}")
+        array, trained = np.asarray(rows), np.flatnonzero(self.trained)
+        if array.ndim != 3 or len(array) != len(self.tokens):
+            raise SampleError(f"{self._where()}: routed experts of shape {array.shape} for {len(self.tokens)} tokens")
+        last = len(self.tokens) - self.response_length + int(trained[-1]) if len(trained) else 0
+        if (missing := array[:last, 0, 0] == unknown(array.dtype)).any():
+            raise SampleError(f"{self._where()}: no routed experts of token {int(missing.argmax())} of {last}: {remedy}")
 
     def _where(self) -> str:
         return f"rollout {self.rollout_id} of group {self.group_index}"
@@ -224,17 +240,11 @@ _DEFAULTS = {name: getattr(Sample(), name) for name in ADDED}
 def _written(values: Any) -> Any:
     """A list, as the type of a column is known only to the algorithm; a table keeps its type and its bytes."""
     array = np.asarray(values)
-    if array.ndim < 2:
-        return array.tolist()
-    return {"dtype": array.dtype.name, "shape": list(array.shape), "values": Column(array.reshape(-1), array.dtype)}
+    return array.tolist() if array.ndim < 2 else table_to_dict(array)
 
 
 def _read(written: Any) -> Any:
-    if not isinstance(written, dict):
-        return written
-    values = written["values"]
-    column = values if isinstance(values, Column) else Column.read(values, np.dtype(written["dtype"]))
-    return column.array.reshape(written["shape"])
+    return table_from_dict(written) if isinstance(written, dict) else written
 
 
 def as_dict(instance: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from vime.types.column import Column, Integers, Reals
+from vime.types.routed_experts import RoutedExperts
 
 Message = dict[str, Any]
 NUMBERS = {
@@ -38,6 +39,9 @@ class Turn:
     they were asked for (`rollout.num_logprobs`)."""
     top_logprobs: Reals = field(default_factory=lambda: _EMPTY[np.float32])
     """Their logprobs."""
+    routed_experts: RoutedExperts | None = None
+    """The experts of the tokens that the server has read for this turn and that no turn before it has (`trainer.routing_replay`),
+    placed in the whole sequence of prompt and reply; None unless they were asked for."""
     finish_reason: str = ""
     """`stop`, `length`, or the reason that an endpoint gives; empty if the reply is not complete."""
     message: Message = field(default_factory=dict)
@@ -55,6 +59,7 @@ class Turn:
             value = getattr(self, name)
             if not isinstance(value, Column):
                 object.__setattr__(self, name, Column.read(value, dtype))
+        object.__setattr__(self, "routed_experts", RoutedExperts.read(self.routed_experts))
 
     @property
     def num_logprobs(self) -> int:
@@ -82,6 +87,7 @@ class Turn:
             weight_versions=_end_to_end([part.weight_versions for part in parts], NUMBERS["weight_versions"]),
             top_ids=_end_to_end([part.top_ids for part in parts], NUMBERS["top_ids"]),
             top_logprobs=_end_to_end([part.top_logprobs for part in parts], NUMBERS["top_logprobs"]),
+            routed_experts=RoutedExperts.joined(part.routed_experts for part in parts),
             finish_reason=finish_reason,
             seconds=seconds,
         )
@@ -90,7 +96,8 @@ class Turn:
         """The part of a turn that is kept for a restarted rollout, without prompt and message; `Turn(**…)` reads it back."""
         names = ("key", "output_ids", "logprobs", "weight_versions", "finish_reason", "seconds")
         recorded = ("top_ids", "top_logprobs") if self.num_logprobs else ()
-        return {name: getattr(self, name) for name in (*names, *recorded)}
+        experts = {} if self.routed_experts is None else {"routed_experts": self.routed_experts.to_dict()}
+        return {name: getattr(self, name) for name in (*names, *recorded)} | experts
 
 
 def _end_to_end(columns: list[Integers] | list[Reals], dtype: Any) -> Column[Any]:

@@ -9,7 +9,7 @@ from vime.blame import blamed, users_traceback
 from vime.config import RolloutConfig
 from vime.rollout.context import Context
 from vime.rollout.within import HookTimeout, within
-from vime.types import Group, Prompt, Reward, StopReason
+from vime.types import Group, Prompt, Reward, Sampling, StopReason
 from vime.workers.group_run import stopped_rollout
 from vime.workers.isolation import check_samples, template_of
 from vime.workers.own_verdict import adopt, check_length, set_reward, to_reward
@@ -57,6 +57,7 @@ async def run_group_function(
     num_rollouts: int,
     context: Context,
     config: RolloutConfig,
+    sampling: Sampling,
 ) -> Group:
     """Runs the user's own group function and checks its samples like any other; if it fails, all of its rollouts have failed."""
     limit = config.generate_timeout_seconds + config.reward_timeout_seconds
@@ -67,7 +68,7 @@ async def run_group_function(
             template = template_of(prompt, slot=slot, member=member, session=context.session_id)
             rollout.rollout_id, rollout.group_index = template.rollout_id, slot
             found = rollout.samples
-            rollout.samples = check_samples(found, template, num_logprobs=config.num_logprobs) if found else []
+            rollout.samples = check_samples(found, template, sampling=sampling) if found else []
             adopt(rollout)
         group.index = slot
         return group

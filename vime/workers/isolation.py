@@ -37,6 +37,7 @@ GOES_ON = (StopReason.SERVER_LOST, StopReason.SANDBOX_CRASHED)
 turns would lead to the same error."""
 
 
+NOTHING_RECORDED = Sampling(temperature=1.0, top_p=1.0)
 CONTEXT_FULL = "context_full"
 """Counts rollouts that ended because the model's context had no room for another reply."""
 
@@ -86,7 +87,7 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     try:
         call = hooks.generate(context, unspoilt(template), sampling)
         result = await within(call, config.generate_timeout_seconds, clock=context.clock)
-        samples = check_samples(result, template, without_tokens=context.evaluation, num_logprobs=sampling.num_logprobs)
+        samples = check_samples(result, template, without_tokens=context.evaluation, sampling=sampling)
         end = end_of(samples)
     except HookTimeout:
         rollout.stop_reason = StopReason.TIME_LIMIT
@@ -208,11 +209,13 @@ def unspoilt(template: Sample) -> Sample:
     return replace(template, metadata=dict(template.metadata), **lists)
 
 
-def check_samples(result: Any, template: Sample, *, without_tokens: bool = False, num_logprobs: int = 0) -> list[Sample]:
+def check_samples(
+    result: Any, template: Sample, *, without_tokens: bool = False, sampling: Sampling | None = None
+) -> list[Sample]:
     """Validates the samples that `generate` returned, converts them to columns, and gives them the rollout's identity.
 
-    Raises `SampleError` if there are none or one breaks its contract. In an evaluation samples may be `without_tokens`, because
-    an endpoint with a chat API does not show them, and have no `num_logprobs`.
+    Raises `SampleError` if there are none or one breaks its contract, or lacks what `sampling` records. In an evaluation samples
+    may be `without_tokens`, because an endpoint with a chat API does not show them, and nothing is recorded.
     """
     samples = result if isinstance(result, list) else [result]
     if not samples or not all(isinstance(sample, Sample) for sample in samples):
@@ -224,5 +227,6 @@ def check_samples(result: Any, template: Sample, *, without_tokens: bool = False
         sample.to_columns()
         is_trained = sample.stop_reason is None or COUNTS[sample.stop_reason].trained
         if is_trained and (sample.tokens or not without_tokens):
-            sample.validate(num_logprobs=num_logprobs)
+            recorded = sampling or NOTHING_RECORDED
+            sample.validate(num_logprobs=recorded.num_logprobs, routed_experts=recorded.routed_experts)
     return samples

@@ -100,7 +100,7 @@ class ServedModels:
         """
         if ACTOR not in self._tokenizers:  # an evaluation of baselines alone
             return
-        sampling = in_training(self._config.rollout)
+        sampling = in_training(self._config)
         await self._sessions.reader(self._model(ACTOR, "", sampling, 0))
 
     def finish(self, sessions: list[str]) -> None:
@@ -134,6 +134,7 @@ class ServedModels:
             temperature=sampling.temperature if is_trained else SERVER_TEMPERATURE,
             top_p=sampling.top_p if is_trained else 1.0,
             sampling=more_parameters(sampling) if is_trained else sampling_parameters(own.sampling),
+            records_experts=is_trained and sampling.routed_experts,
             session=session,
             minimum_version=version if is_trained else 0,
             chat_template_args=self._config.model.chat_template_args if is_trained else own.chat_template_args,

@@ -121,7 +121,7 @@ class RolloutWorker:
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
         self._teachers = Teachers(config, self._served.client, self._served.tokenizer)
         self._places = RolloutLimiter(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
-        self._sampling = in_training(config.rollout)
+        self._sampling = in_training(config)
         self._groups: dict[int, GroupRun] = {}
         self._work: dict[int, GroupRun] = {}
         """Groups by the numbers that the dispatcher gave them."""
@@ -196,6 +196,7 @@ class RolloutWorker:
                     num_rollouts=num_rollouts,
                     context=context(f"slot{slot}", trace=trace, trajectory=self._trajectory(prompt, "group")),
                     config=self._config.rollout,
+                    sampling=self._sampling,
                 )
             await together(
                 self._teachers.teach(rollout, prompt=prompt, session=f"slot{slot}-{rollout.member}", trace=trace)

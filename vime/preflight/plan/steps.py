@@ -1,11 +1,14 @@
 """The sections Run, Batch and Evaluation of a plan: objective, batch arithmetic, overlap of generation and training, scores."""
 
+import math
+
 from vime.algorithm.choice import is_paired
 from vime.algorithm.description import describe
 from vime.cluster.placement import sends_adapters, transport
-from vime.config import AlgorithmName, Before, RunConfig, WeightTransfer
+from vime.config import AlgorithmName, Before, RoutingReplay, RunConfig, WeightTransfer
 from vime.evaluation.conditions import SCAFFOLD, TRAINED
 from vime.memory.kv_cache import num_concurrent_rollouts
+from vime.memory.tokens import experts_bytes
 from vime.model.size import BYTES, checkpoint_bytes, num_parameters, num_trained_parameters
 from vime.preflight.plan.amounts import count, gib
 from vime.preflight.plan.risks import risks
@@ -90,6 +93,23 @@ def batch(config: RunConfig) -> list[str]:
         f"{trainer.num_steps * updates:,} optimizer steps, lr {trainer.lr:g} {trainer.lr_schedule.value}"
         f" after {trainer.warmup_steps} steps of warm-up",
         *generation(config),
+        *replay(config),
+    ]
+
+
+def replay(config: RunConfig) -> list[str]:
+    """The experts that update passes replay, and the bytes that travel with each token."""
+    kind, model = config.trainer.routing_replay, config.model
+    if kind is RoutingReplay.none:
+        return []
+    if kind is RoutingReplay.trainer:
+        return ["routing replay (R2): updates use the experts of the pass for the old logprobs, which stay on the ranks"]
+    size = experts_bytes(config)
+    return [
+        f"routing replay (R3): servers send the experts of each token that they read, {model.num_layers} layers × "
+        f"{model.num_experts_per_token} in {size:,} bytes, {math.ceil(size / 3) * 4:,} as text; once for each turn, without what "
+        "earlier turns have sent",
+        f"the trainer's rows hold the same {size:,} bytes for each token, in all passes under the present weights",
     ]
 
 

@@ -20,6 +20,7 @@ SHARED = (
     "data_parallel_size",
     "context_parallel_size",
     "expert_parallel_size",
+    "routing_replay",
     "recompute",
     "num_threads",
     "overlap_gradient_reduction",
