@@ -14,6 +14,7 @@ from vime.config import (
     ServedModelConfig,
     ServerGroupConfig,
     ServerRole,
+    SpeculationMethod,
 )
 from vime.memory.tokens import batch_bytes, experts_bytes
 from vime.preflight.plan.steps import replay as plan
@@ -76,10 +77,11 @@ def test_servers_that_cannot_report_experts_are_refused() -> None:
     actor.urls = ["http://127.0.0.1:8000"]
     actor.groups = {"first": ServerGroupConfig(role=ServerRole.prefill), "second": ServerGroupConfig(role=ServerRole.regular)}
     actor.vllm_args = {"enable-prefix-caching": False, "pipeline_parallel_size": 2, "speculative_config": {"method": "ngram"}}
-    wrong = ["urls", "groups.first.role", *(f"vllm_args.{name}" for name in actor.vllm_args)]
+    actor.speculative.method = SpeculationMethod.ngram
+    wrong = ["urls", "speculative.method", "groups.first.role", *(f"vllm_args.{name}" for name in actor.vllm_args)]
     assert set(problems(config)) == {f"serving.models.actor.{name}" for name in wrong}
     config.cluster.gpus_per_node, config.deterministic = 8, True
-    assert "vllm_args.speculative_config" not in "".join(problems(config))
+    assert "speculative" not in "".join(problems(config))
     assert "deterministic=true" in problems(config)[KEY]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vime.algorithm.algorithm import Weights
 from vime.algorithm.choice import algorithm_of
-from vime.config import RoutingReplay, RunConfig, ServedModelConfig, ServerRole
+from vime.config import RoutingReplay, RunConfig, ServedModelConfig, ServerRole, SpeculationMethod
 from vime.errors import ConfigError, Problem
 
 KEY = "trainer.routing_replay"
@@ -77,6 +77,9 @@ def _of_rollout(config: RunConfig) -> Iterator[Problem]:
             if own.role is not ServerRole.regular:
                 remedy = f"servers that read prompts for others do not report experts ({KEY}=rollout): use regular"
                 yield Problem(key=f"{key}.groups.{group}.role", value=own.role.value, remedy=remedy)
+        if (method := model.speculative.method) is not SpeculationMethod.none and not on_gpus:
+            remedy = f"vLLM does not report experts on a CPU with drafted tokens ({KEY}=rollout): use none"
+            yield Problem(key=f"{key}.speculative.method", value=method.value, remedy=remedy)
         yield from _arguments(key, model, on_gpus=on_gpus)
 
 
