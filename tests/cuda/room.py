@@ -147,10 +147,10 @@ def enter(config: Any, *, rank: int = 0) -> None:
     assert longest is not None
     shape: list[int] = []
 
-    def build_outside(*args: Any) -> Any:
+    def build_outside(*args: Any, **options: Any) -> Any:
         """Rows are put together on the host, where tensors have values."""
         with tensors.outside():
-            return build(*args)
+            return build(*args, **options)
 
     def remember_longest(batches: Any) -> int:
         """Neighbouring stages send rows as long as ours."""

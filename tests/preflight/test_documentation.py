@@ -34,7 +34,7 @@ def test_a_topic_is_a_key_a_group_or_a_place_with_a_name_of_ones_own():
         "trainer.min_lr=0.0  (a number, at least 0)\n    Learning rate at the end"
     )
     group = show_documentation(["algorithm.correction"])
-    assert group.count("algorithm.correction.") == 5 and "none, truncate, mask" in group
+    assert group.count("algorithm.correction.") == 6 and "none, truncate, mask" in group
     named = show_documentation(["serving.models.judge.chat.max_retries", "data.evaluation.0.num_items"])
     assert "serving.models.NAME.chat.max_retries=5" in named and "(a whole number, at least 1, or null)" in named
     assert "With +method=memagent: " in show_documentation(["method.max_memory_tokens"])

@@ -68,7 +68,7 @@ def test_an_argument_that_vllm_does_not_know_is_refused_with_the_one_that_was_me
         "did you mean enable_prefix_caching?" in remedies(f"{arguments}.enable-prefix-cachin=true")[f"{key}.enable-prefix-cachin"]
     )
     assert "use one of auto, fp8" in remedies(f"{arguments}.kv_cache_dtype=fp9")[f"{key}.kv_cache_dtype"]
-    assert not remedies(f"{arguments}.kv-cache-dtype=fp8")
+    assert list(remedies(f"{arguments}.kv-cache-dtype=fp8")) == ["algorithm.correction.mode"], "vLLM knows it"
     monkeypatch.setattr(vllm_arguments, "known_flags", lambda: None)
     assert not remedies(f"{arguments}.anything=1"), "where vLLM cannot be asked, its server says it"
 

@@ -1,16 +1,17 @@
 """The trained model, the agent method, and the data."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from vime.config.choices import Credit, Family
-from vime.config.ranges import Count, Natural, Share
+from vime.config.ranges import Count, Natural, Range, Share
 from vime.errors import Problem
 
 if TYPE_CHECKING:
     from vime.config import RunConfig
     from vime.types import Prompt
 
+Reward = Annotated[float, Range(why="a reward may be any number")]
 MethodType = TypeVar("MethodType", bound="MethodConfig")
 
 
@@ -166,9 +167,9 @@ class DatasetConfig:
 class CurriculumConfig:
     """Pools of rows by the mean reward of their last group, for `data.source=vime.data.curriculum.Curriculum`."""
 
-    solved_at: float = 1.0
+    solved_at: Reward = 1.0
     """Mean reward from which a row is solved."""
-    hopeless_at: float = 0.0
+    hopeless_at: Reward = 0.0
     """Mean reward up to which a row is hopeless."""
     solved_rate: Share = 0.1
     """Share of the solved rows that an epoch repeats."""
