@@ -167,14 +167,15 @@ class FailsHalfway(transfer.WeightReport):
     """A worker extension with which loading version `BROKEN_VERSION` fails once, after half of the tensors."""
 
 
-def _load_half(self: transfer.FileEngine, arrival: transfer.Arrival, file: str, model: Any) -> None:
+def _load_half(self: transfer.FileEngine, arrival: transfer.Arrival, file: str) -> None:
     done = Path(os.environ["VIME_FAULT_FOLDER"]) / "transfer_failed"
     if f"v{BROKEN_VERSION}" not in file or done.exists():
-        _LOAD(self, arrival, file, model)
+        _LOAD(self, arrival, file)
         return
     done.touch()
     tensors = arrival.mapped[file]
-    model.load_weights(tensors[: len(tensors) // 2])
+    for _, model in self._loading(arrival):
+        model.load_weights(tensors[: len(tensors) // 2])
     raise RuntimeError("injected")
 
 

@@ -20,7 +20,7 @@ from vime.weights.payload import LacksBase
 DELTA = ".delta"
 """The end of a file with a difference; that of a whole bucket is `.safetensors`."""
 BASE, VERSION, CHANGES = "base", "version", "changes"
-OPTIONS = {zstd.CompressionParameter.compression_level: 1, zstd.CompressionParameter.checksum_flag: 1}
+OPTIONS: dict[int, int] = {zstd.CompressionParameter.compression_level: 1, zstd.CompressionParameter.checksum_flag: 1}
 
 
 @dataclass(kw_only=True, slots=True)
