@@ -32,7 +32,7 @@ class Buckets:
 
     def write(self, tensors: dict[str, torch.Tensor], *, folder: Path, base: "Buckets | None") -> Path:
         """Adds a bucket and writes it, with a `base` as the difference from its bucket of the same number; returns the file."""
-        number, about = len(self.data), {VERSION: str(self.version)}
+        number, about = len(self.data), {VERSION: f"{self.version:012d}"}  # buckets of all versions have the same length
         self.data.append(save(tensors, metadata=about | {BASE: ""}))
         path = folder / f"actor-v{self.version}-{number}{DELTA if base is not None else '.safetensors'}"
         temporary = path.with_suffix(".writing")
