@@ -85,8 +85,8 @@ def a_forgotten_move() -> None:
 
     build = micro_batch._build
 
-    def staying(*args: Any) -> Any:
-        batch = build(*args)
+    def staying(*args: Any, **options: Any) -> Any:
+        batch = build(*args, **options)
         batch.columns = {name: values.cpu() for name, values in batch.columns.items()}
         return batch
 

@@ -106,7 +106,7 @@ async def test_differences_make_the_same_weights_and_a_server_that_cannot_use_on
                 file = Path(payload.files[1])
                 file.write_bytes(file.read_bytes()[:-20] + bytes(20))
             metrics = await stack.sync(payload)
-            assert metrics["sync/num_servers"] == num_servers
+            assert metrics["sync/num_servers"] == num_servers, what
             assert metrics["sync/num_lacking_servers"] == (num_servers if what in ("of another version", "damaged") else 0), what
             await stack.probe()
     finally:

@@ -32,6 +32,13 @@ def test_versions_arrive_bit_for_bit_whole_and_as_differences(tmp_path: Path, dt
         held = received
 
 
+def test_a_version_has_the_same_bytes_whenever_it_is_written(tmp_path: Path):
+    written = [Buckets(version=3) for _ in range(20)]
+    for buckets in written:
+        buckets.write(weights(1, torch.float32), folder=tmp_path, base=None)
+    assert len({buckets.data[0] for buckets in written}) == 1
+
+
 def test_at_a_small_learning_rate_a_tenth_of_the_bytes_travels():
     generator = torch.Generator().manual_seed(0)
     masters = 0.02 * torch.randn(1_000_000, generator=generator)

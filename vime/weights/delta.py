@@ -32,8 +32,9 @@ class Buckets:
 
     def write(self, tensors: dict[str, torch.Tensor], *, folder: Path, base: "Buckets | None") -> Path:
         """Adds a bucket and writes it, with a `base` as the difference from its bucket of the same number; returns the file."""
-        number, about = len(self.data), {VERSION: f"{self.version:012d}"}  # buckets of all versions have the same length
-        self.data.append(save(tensors, metadata=about | {BASE: ""}))
+        # One entry of a fixed length: the bytes of a version are the same whenever it is written, and as many as of any other.
+        number, about = len(self.data), {VERSION: f"{self.version:012d}"}
+        self.data.append(save(tensors, metadata=about))
         path = folder / f"actor-v{self.version}-{number}{DELTA if base is not None else '.safetensors'}"
         temporary = path.with_suffix(".writing")
         if base is None:
@@ -90,10 +91,10 @@ def read_bucket(file: str, held: Buckets | None, received: Buckets | None) -> tu
     """
     with safe_open(file, framework="pt", device="cpu") as bucket:
         about: dict[str, Any] = bucket.metadata() or {}
-        if BASE not in about:
+        if VERSION not in about:
             return [(name, bucket.get_tensor(name)) for name in bucket.keys()], None  # noqa: SIM118 (it is no dictionary)
         received = received or Buckets(version=int(about[VERSION]))
-        if not (base := about[BASE]):
+        if (base := about.get(BASE)) is None:
             received.data.append(Path(file).read_bytes())
         elif held is None or held.version != int(base):
             has = "none that can be changed" if held is None else f"version {held.version}"
