@@ -92,13 +92,16 @@ def strikes(what: str, context: Context, sample: Sample) -> bool:
     return True
 
 
-class Network:
-    """ASGI middleware of a server: some requests for tokens get status 500, some lose their connection before the answer, and
-    some in the middle of it."""
+class Middleware:
+    """ASGI middleware of a server, which counts its requests for tokens or their logprobs."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
         self._requests = itertools.count()
+
+
+class Network(Middleware):
+    """Some requests for tokens get status 500, some lose their connection before the answer, and some in the middle of it."""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """One request."""
@@ -119,30 +122,22 @@ class Network:
             await self._app(scope, receive, send)
 
 
-class SlowAnswers:
-    """ASGI middleware of a server: one request for logprobs of a prompt in `ONE_IN` is answered later than anyone waits."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._requests = itertools.count(1)
+class SlowAnswers(Middleware):
+    """One request for logprobs of a prompt in `ONE_IN` is answered later than anyone waits."""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """One request."""
-        if is_inference(scope) and next(self._requests) % ONE_IN == 0:
+        if is_inference(scope) and next(self._requests) % ONE_IN == 1:
             await asyncio.sleep(LATE_SECONDS)
         await self._app(scope, receive, send)
 
 
-class ShortAnswers:
-    """ASGI middleware of a server: one answer with logprobs of a prompt in `ONE_IN` has fewer tokens than were sent."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._requests = itertools.count(1)
+class ShortAnswers(Middleware):
+    """One answer with logprobs of a prompt in `ONE_IN` has fewer tokens than were sent."""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """One request."""
-        if not is_inference(scope) or next(self._requests) % ONE_IN:
+        if not is_inference(scope) or next(self._requests) % ONE_IN != 1:
             await self._app(scope, receive, send)
             return
         sent: list[dict[str, Any]] = []

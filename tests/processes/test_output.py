@@ -90,7 +90,7 @@ def test_a_log_that_grows_while_it_is_copied_leaves_no_longer_copy(tmp_path: Pat
         try:
             for _ in range(200):
                 while not path.exists() or path.stat().st_size <= 1000:
-                    pass
+                    assert writer.poll() is None, "the writer has ended"
                 shorten(path, max_bytes=1000)
                 assert 0 < earlier.stat().st_size <= 1000
         finally:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from vime.config import LoraTarget, RunConfig
 from vime.report.metrics_file import read_metrics
-from vime.report.run_directory import read_config
-from vime.service.model_runs import METRICS, RUNS, ModelRuns, run_name
+from vime.report.run_directory import METRICS, read_config
+from vime.service.model_runs import RUNS, ModelRuns, run_name
 from vime.view.progress import progress
 from vime.view.runs import Runs
 

@@ -278,7 +278,7 @@ async def test_a_silent_client_is_cleaned_up(tmp_path: Path, monkeypatch: pytest
             for error in failures:
                 raise error
 
-        monkeypatch.setattr(tinker_api.Store, "remove_expired", lambda _: failing_once())
+        monkeypatch.setattr(tinker_api.Store, "remove_expired", lambda _: failing_once() or {})
         await asyncio.sleep(0.05)
         await done(client, "save_weights", {"model_id": model, "seq_id": 1, "path": "kept"})
         service.config.service.session_timeout_seconds = 1e-6
@@ -299,10 +299,11 @@ async def test_the_viewer_sees_models_their_queues_and_their_checkpoints(tmp_pat
         path = (await done(client, "save_weights", {"model_id": model, "seq_id": 2, "path": "kept"}))["path"]
         await post(client, "optim_step", {"model_id": model, "seq_id": 5, "adam_params": {"learning_rate": 0.5}})
         shown: dict[str, Any] = {}
-        while not shown.get("checkpoints") or not shown["num_open_calls"]:
-            await asyncio.sleep(0.01)
-            found = overview(Run("service", tmp_path))["service"]
-            shown = next(iter(found["models"]), {}) if found else {}
+        async with asyncio.timeout(60):
+            while not shown.get("checkpoints") or not shown["num_open_calls"]:
+                await asyncio.sleep(0.01)
+                found = overview(Run("service", tmp_path))["service"]
+                shown = next(iter(found["models"]), {}) if found else {}
         expected = {"name": model, "run": run_name(model), "rank": 8, "num_steps": 1, "loss": 2.5, "lr": 0.5, "num_open_calls": 1}
         assert shown | expected | {"checkpoints": [path]} == shown
 

@@ -31,7 +31,9 @@ from vime.types import EvalLog, Group, Rollout
 
 logger = logging.getLogger(__name__)
 
-CONFIG = "config.yaml"
+CONFIG, METRICS = "config.yaml", "metrics.jsonl"
+STATUS = "service.json"
+"""The state of a training service at this moment, in its folder (`vime.service.model_runs`)."""
 VOCABULARY = "vocabulary.json"
 LOCK = ".lock"
 """The program that writes into the folder holds a lock on this file; the lock ends with the program."""

@@ -75,22 +75,19 @@ class Store:
         found = [each for each in self._every() if each[0].owner == owner and model in (None, each[0].model)]
         return sorted(found, key=lambda each: each[0].saved_at)
 
-    def by_model(self) -> dict[str, list[Checkpoint]]:
-        """All owners' checkpoints by model, oldest first."""
-        found = defaultdict[str, list[Checkpoint]](list)
-        for checkpoint, _ in sorted(self._every(), key=lambda each: each[0].saved_at):
-            found[checkpoint.model].append(checkpoint)
-        return found
-
     def remove(self, path: str, *, owner: str) -> None:
         """Removes a checkpoint. Raises BadRequestError if this owner has none of it."""
         folders.remove(self.find(path, owner=owner)[1])
 
-    def remove_expired(self) -> None:
-        """Removes the checkpoints whose time is over."""
-        for checkpoint, folder in self._every():
+    def remove_expired(self) -> dict[str, list[Checkpoint]]:
+        """Removes the checkpoints whose time is over; returns the others of all owners by model, oldest first."""
+        kept = defaultdict[str, list[Checkpoint]](list)
+        for checkpoint, folder in sorted(self._every(), key=lambda each: each[0].saved_at):
             if checkpoint.expires_at is not None and checkpoint.expires_at < time.time():
                 folders.remove(folder)
+            else:
+                kept[checkpoint.model].append(checkpoint)
+        return kept
 
     def _every(self) -> Iterator[tuple[Checkpoint, Path]]:
         for file in self._folder.glob(f"*/*/*/{META}"):

@@ -16,10 +16,9 @@ from vime.config import LoraTarget, RunConfig
 from vime.files.jsonl import write_text
 from vime.report.ending import INTERRUPTED, RunEnding, forget_ending, write_ending
 from vime.report.metrics_file import MetricsWriter
-from vime.report.run_directory import CONFIG, LOCK, write_config
+from vime.report.run_directory import CONFIG, LOCK, METRICS, STATUS, write_config
 
-RUNS, STATUS = "runs", "service.json"
-METRICS = "metrics.jsonl"
+RUNS = "runs"
 
 
 def run_name(model: str) -> str:

@@ -344,8 +344,8 @@ class TinkerAPI:
                     logger.info("the session %s is silent: its %d models are freed", session.id, len(session.models))
                     await self._end(session)
                 self._agents.close_silent(limit)
-                await asyncio.to_thread(self._store.remove_expired)
-                self._service.runs.write_status(self._status(await asyncio.to_thread(self._store.by_model)))
+                kept = await asyncio.to_thread(self._store.remove_expired)
+                self._service.runs.write_status(self._status(kept))
             except Exception:  # the next round tries again: without it, nothing would ever be freed
                 logger.exception("silent sessions and expired checkpoints could not be removed, or the status not be written")
 

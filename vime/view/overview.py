@@ -11,14 +11,14 @@ from vime.files.serialization import from_json
 from vime.report.alarms import alarms
 from vime.report.html import complete, with_ends
 from vime.report.metrics_file import curves
-from vime.report.run_directory import read_config
+from vime.report.run_directory import METRICS, STATUS, read_config
 from vime.report.sections import EXACT, TIME_SHARES, panels
 from vime.report.step_line import step_line
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows
 from vime.view.comparison import scored
 from vime.view.progress import SECONDS, seconds_left
-from vime.view.runs import METRICS, SERVICE, Run
+from vime.view.runs import Run
 
 MAX_FAULTS = 500
 LOG_BYTES = 64 * 1024
@@ -75,7 +75,7 @@ def overview(run: Run) -> dict[str, Any]:
         "units": {name: unit_of(name) for name in found},
         "step_lines": _step_lines(steps, num_steps, left),
         "eval_logs": _eval_logs(run),
-        "service": json.loads(run.file(SERVICE).read_text()) if (run.path / SERVICE).exists() else None,
+        "service": json.loads(run.file(STATUS).read_text()) if (run.path / STATUS).exists() else None,
         "logs": sorted(path.name for path in (run.path / "logs").glob("*.log")),
     }
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vime.files.serialization import from_json
-from vime.report.run_directory import read_config
+from vime.report.run_directory import METRICS, read_config
 from vime.report.step_line import Eta
-from vime.view.runs import METRICS, RUNNING, Run
+from vime.view.runs import RUNNING, Run
 
 END_BYTES = 256 * 1024
 """Bytes read of the end of the file: more than the steps from which the time that is left is estimated."""

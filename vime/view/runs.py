@@ -16,7 +16,7 @@ import psutil
 from vime.config import TRY
 from vime.files.jsonl import read_lines
 from vime.report.ending import ENDED, RunEnding, read_ending
-from vime.report.run_directory import CONFIG, LOCK, read_config
+from vime.report.run_directory import CONFIG, LOCK, METRICS, STATUS, read_config
 from vime.report.summary import SCORES, SUMMARY
 from vime.view.query import facets
 from vime.view.rollout_index import RolloutIndex
@@ -28,9 +28,8 @@ LOOK_SECONDS = 2.0
 """Seconds between two searches for new runs."""
 UPDATE_BYTES = 8 * 2**20
 """Bytes that are indexed before a request is answered; the page asks again for the rest."""
-METRICS, SERVICE = "metrics.jsonl", "service.json"
 RUNNING = "running"
-WATCHED = (METRICS, SERVICE, "faults.jsonl", SCORES, SUMMARY, ENDED, CONFIG, LOCK, "rollouts", "evaluation")
+WATCHED = (METRICS, STATUS, "faults.jsonl", SCORES, SUMMARY, ENDED, CONFIG, LOCK, "rollouts", "evaluation")
 
 
 Found = TypeVar("Found")

@@ -13,12 +13,13 @@ from rich.text import Text
 
 from vime.report.charts import number_text, smoothing
 from vime.report.metrics_file import Curve, curves
+from vime.report.run_directory import METRICS
 from vime.report.step_line import duration, step_line
 from vime.view.index_entry import TRAINING
 from vime.view.overview import numbers, overview
 from vime.view.progress import SECONDS, seconds_left
 from vime.view.query import Filters, find
-from vime.view.runs import METRICS, Run
+from vime.view.runs import Run
 
 LOOK_SECONDS = 2.0
 CURVES = ("reward/mean", "train/entropy", "train/logprob_difference_mean", "time/step_seconds")
