@@ -24,6 +24,7 @@ from megatron.core import parallel_state
 from megatron.core.transformer.moe.router_replay import RouterReplay
 
 from vime.config import RoutingReplay
+from vime.trainer import parallel
 from vime.trainer.metrics import NUM_REPLAYED, ROUTING_DIFFERENCE
 from vime.trainer.shard import Shard
 from vime.types.routed_experts import id_type, unknown
@@ -152,14 +153,14 @@ def differences(routings: list[Routing] | None) -> dict[str, float]:
     if routings is None:
         return {}
     noted = [(each.differs_S & each.known_S, each.known_S) for each in routings if each.differs_S is not None]  # type: ignore[operator]
-    if not noted:
-        return {}
-    differs, known = (torch.cat(parts) for parts in zip(*noted))
-    differs = differs.int()
     stages = parallel_state.get_pipeline_model_parallel_world_size()
-    if stages > 1:  # which each have other layers of the same tokens
-        dist.all_reduce(differs, op=dist.ReduceOp.MAX, group=parallel_state.get_pipeline_model_parallel_group())
-    counts = torch.stack([differs.sum(), known.sum()]).double()
+    counts = torch.zeros(2, dtype=torch.double, device=parallel.device())
+    if noted:  # a rank without rows takes part in the sum over all ranks
+        differs, known = (torch.cat(parts) for parts in zip(*noted))
+        differs = differs.int()
+        if stages > 1:  # which each have other layers of the same tokens
+            dist.all_reduce(differs, op=dist.ReduceOp.MAX, group=parallel_state.get_pipeline_model_parallel_group())
+        counts = torch.stack([differs.sum(), known.sum()]).double()
     if dist.get_world_size() > 1:
         dist.all_reduce(counts)
     num_differing, num_known = (counts / stages).tolist()
