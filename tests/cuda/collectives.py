@@ -110,5 +110,6 @@ def _coalescing(*_: Any, **__: Any) -> Iterator[Work]:
 def _all_gather_object(gathered: list[Any], own: Any, group: Any = None) -> None:
     """The others are like this rank; one that has no metrics takes those of others."""
     _count("all_gather_object")
+    of_others = (METRICS, *own[1:]) if isinstance(own, tuple) and own[0] == {} else own
     for index in range(len(gathered)):
-        gathered[index] = own if not isinstance(own, dict) or own else METRICS
+        gathered[index] = of_others

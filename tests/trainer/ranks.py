@@ -1,8 +1,9 @@
-"""The ranks of a trainer, forked from one process that has imported everything; go through all layouts of a job.
+"""The ranks of a trainer under each layout of a job, forked from one process that has imported everything.
 
     python ranks.py JOB.json
 
-The job lists layouts with their checkpoints and a folder; rank i writes what it saw into `rank{i}.json`.
+The job lists layouts with their checkpoints and a folder; rank i of a layout writes what it saw into `LAYOUT/rank{i}.json`. Every
+layout has processes of its own: gloo's threads stay when a group has been destroyed, and a few hundred of them slow all down.
 """
 
 import importlib.util
@@ -10,6 +11,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -123,7 +125,6 @@ def meet(rank: int, folder: Path) -> str:
     """An address that was free a moment ago; a port chosen for a later layout might be taken by then."""
     path = folder / "address"
     if rank == 0:
-        folder.mkdir(parents=True)
         written = folder / ".address"
         written.write_text(f"127.0.0.1:{parallel.free_port('127.0.0.1')}")
         written.rename(path)
@@ -143,20 +144,25 @@ def megatron_place() -> Position:
     )
 
 
-def main(rank: int, job: dict[str, Any]) -> None:
-    """Runs every layout of the job that this rank has a part in."""
-    fixtures, folder = load_fixtures(), Path(job["folder"])
+def main(rank: int, layout: dict[str, Any], config: Any, folder: Path) -> None:
+    """Runs a layout as one of its ranks."""
     logprob.LOGITS_IN_CHUNK = LOGITS_IN_CHUNK
-    results = {}
-    for layout in job["layouts"]:
-        config = fixtures.build_config(Path(layout["model"]), lora=layout["lora"], **DEFAULTS | layout["trainer"])
-        config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
-        config.algorithm.loss = layout["loss"]
-        if rank < world_size(config.trainer):
-            results[layout["name"]] = run(fixtures, config, layout, rank, folder / layout["name"])
-    (folder / f"rank{rank}.json").write_text(json.dumps(results))
+    (folder / f"rank{rank}.json").write_text(json.dumps(run(load_fixtures(), config, layout, rank, folder)))
+
+
+def configuration(layout: dict[str, Any]) -> Any:
+    """The configuration of a layout."""
+    config = load_fixtures().build_config(Path(layout["model"]), lora=layout["lora"], **DEFAULTS | layout["trainer"])
+    config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
+    config.algorithm.loss = layout["loss"]
+    return config
 
 
 if __name__ == "__main__":
     job = json.loads(Path(sys.argv[1]).read_text())
-    sys.exit(fork_ranks(job["num_ranks"], lambda rank: main(rank, job)))
+    for layout in job["layouts"]:
+        config, folder = configuration(layout), Path(job["folder"]) / layout["name"]
+        folder.mkdir()
+        about = {"layout": layout, "config": config, "folder": folder}
+        if fork_ranks(world_size(config.trainer), partial(main, **about)):
+            sys.exit(f"a rank has failed: {layout['name']}")

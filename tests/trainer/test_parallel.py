@@ -1,4 +1,4 @@
-"""Every layout of ranks gives what one rank and Hugging Face give, on gloo; all layouts share one set of four processes."""
+"""Every layout of ranks gives what one rank and Hugging Face give, on gloo; the ranks of all are forked from one process."""
 
 import json
 from collections.abc import Callable
@@ -145,8 +145,8 @@ def results(
     tmp_path_factory: pytest.TempPathFactory,
     world: None,
     whole_loss: str,
-) -> tuple[Path, list[dict[str, Any]]]:
-    """Reports of each rank on the layouts that it takes part in."""
+) -> tuple[Path, dict[str, list[dict[str, Any]]]]:
+    """Their folder, and by layout the reports of its ranks."""
     folder = tmp_path_factory.mktemp("parallel")
     layouts = []
     for name, trainer in (LAYOUTS | BFLOAT16 | WHOLE | CUT | REPLAYED).items():
@@ -161,14 +161,15 @@ def results(
         }
         layouts.append(layout | own)
     job = folder / "job.json"
-    job.write_text(json.dumps({"folder": str(folder), "num_ranks": 4, "layouts": layouts}))
+    job.write_text(json.dumps({"folder": str(folder), "layouts": layouts}))
     run_ranks("ranks.py", job)
-    return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
+    reports = {name: sorted((folder / name).glob("rank*.json")) for name in (layout["name"] for layout in layouts)}
+    return folder, {name: [json.loads(path.read_text()) for path in paths] for name, paths in reports.items()}
 
 
 def seen(results: Any, name: str) -> list[dict[str, Any]]:
     """Reports of all ranks of a layout."""
-    return [reports[name] for reports in results[1] if name in reports]
+    return results[1][name]
 
 
 @pytest.fixture(scope="module")

@@ -314,8 +314,8 @@ def test_no_more_micro_batches_are_on_the_device_than_are_worked_on(
     alive: list[int] = []
     build = micro_batch._build
 
-    def watched(*arguments: Any) -> Any:
-        batch = build(*arguments)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        batch = build(*arguments, **options)
         built.append(weakref.ref(batch.tokens_T))
         alive.append(sum(tokens() is not None for tokens in built))
         return batch

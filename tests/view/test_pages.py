@@ -276,7 +276,8 @@ def test_a_log_that_is_chosen_stays_and_grows_while_steps_come(page: Any, runs: 
 
 
 def test_a_rollout_is_found_by_reward_and_stop_reason_and_read_token_by_token(page: Any, runs: dict[str, RunDirectory]):
-    page.get_by_role("link", name="rollouts").first.click()
+    of_first = page.get_by_role("row").filter(has=page.get_by_role("link", name="first", exact=True))
+    of_first.get_by_role("link", name="rollouts").click()
     page.get_by_text("1 to 12 of 12 rollouts").wait_for()
     assert page.locator("select[name=kind]").input_value() == "training"
     page.locator("select[name=stop_reason]").select_option("time_limit")
