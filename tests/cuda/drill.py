@@ -199,6 +199,7 @@ def _config(layout: Layout, checkpoint: Path) -> Any:
         cluster=ClusterConfig(gpus_per_node=1, num_trainer_gpus=1),
     )
     config.algorithm.kl_coefficient, config.algorithm.critic.place = layout.kl_coefficient, CriticPlace(layout.critic)
+    config.trainer.lora.rank = layout.lora_rank
     return config
 
 

@@ -17,6 +17,8 @@ class Layout:
     kl_coefficient: float = 0.0
     critic: str = "none"
     """The place of a critic."""
+    lora_rank: int = 0
+    """Rank of adapters, which then are all that is trained."""
     quick: bool = False
     """Part of the quick tests."""
 
@@ -29,6 +31,7 @@ class Layout:
         ]
         words += ["kl"] if self.kl_coefficient else []
         words += [self.critic] if self.critic != "none" else []
+        words += [f"lora{self.lora_rank}"] if self.lora_rank else []
         return "-".join([self.family, *words, f"rank{self.rank}"])
 
 
@@ -58,8 +61,6 @@ FLOAT32 = {"precision": "float32"}
 
 LAYOUTS = [
     Layout(family="qwen2", quick=True),
-    Layout(family="qwen3"),
-    Layout(family="llama"),
     Layout(family="qwen3_moe"),
     Layout(family="qwen2", trainer=FLOAT32),
     Layout(family="qwen3_moe", trainer=FLOAT32),
@@ -70,9 +71,11 @@ LAYOUTS = [
     Layout(family="llama", trainer=_stages(2) | _tensor(2), rank=3, critic="model"),
     Layout(family="qwen2", trainer=_context(2), rank=1, critic="trunk"),
     Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), critic="frozen_attention"),
-    Layout(family="qwen2", trainer=_tensor(2)),
+    Layout(family="qwen3", lora_rank=8),
+    Layout(family="llama", trainer=_tensor(2) | _data(2) | RECOMPUTE, rank=3, lora_rank=8),
+    Layout(family="qwen2", trainer=_stages(2), rank=1, kl_coefficient=0.01, lora_rank=8),
+    Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), lora_rank=8),
     Layout(family="qwen3", trainer=_tensor(2) | UNSPLIT, rank=1),
-    Layout(family="qwen2", trainer=_tensor(2) | _data(2)),
     Layout(family="qwen2", trainer=_tensor(2) | _data(2), rank=3),
     Layout(family="qwen3", trainer=_tensor(2) | _data(2) | RECOMPUTE, quick=True),
     Layout(family="llama", trainer=_tensor(2) | _data(2), kl_coefficient=0.01),
@@ -85,11 +88,8 @@ LAYOUTS = [
     Layout(family="qwen2", trainer=_context(2) | FLOAT32, rank=1),
     Layout(family="llama", trainer=_tensor(2) | _context(2) | RECOMPUTE, rank=3),
     Layout(family="qwen3_moe", trainer=_context(2) | _data(2) | _experts(2)),
-    Layout(family="qwen3_moe", trainer=_context(2) | _experts(2) | RECOMPUTE),
     Layout(family="qwen3_moe", trainer=_experts(2) | _data(2)),
-    Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), rank=1),
     Layout(family="qwen3_moe", trainer=_tensor(2) | _data(2) | _experts(4) | RECOMPUTE, quick=True),
-    Layout(family="qwen3_moe", trainer=_tensor(2) | _data(2) | _experts(4) | RECOMPUTE, rank=3),
 ]
 """The table. A feature that takes another branch on CUDA adds its rows here."""
 
