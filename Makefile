@@ -1,6 +1,6 @@
 # Everything starts here; `make` shows what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-gpu gpu-build-check check faults agents clients view
+.PHONY: help setup demo quick test long test-gpu gpu-build-check check faults agents clients view
 SHELL := /bin/bash
 
 # .venv and this folder are ours to write compiled modules into; without these, each program compiles everything it imports again.
@@ -21,8 +21,11 @@ view: setup  ## Show the runs below outputs/ in a browser, also those in progres
 quick: setup  ## Run the tests that start no server, no Ray and no trainer
 	@.venv/bin/python -m pytest -q -m 'not slow' --numprocesses logical --maxprocesses 8 --dist worksteal
 
-test: quick  ## Run all tests on the CPU, with real vLLM, Megatron and Ray
-	@.venv/bin/python -m pytest -m slow --numprocesses logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+test: quick  ## Run all tests but the long ones on the CPU, with real vLLM, Megatron and Ray
+	@.venv/bin/python -m pytest -m 'slow and not long' --numprocesses logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+
+long: setup  ## Run the long tests, which add whole runs and layouts to those of `make test`
+	@.venv/bin/python -m pytest -m long --numprocesses logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 test-gpu: setup  ## Run the tests that need a CUDA device, one after another
 	@.venv/bin/python -m pytest -m gpu

@@ -62,7 +62,7 @@ def asks_for_gpus(expression: str) -> bool:
     def chooses(marks: set[str]) -> bool:
         return compiled.evaluate(lambda name, **_: name in marks)
 
-    others: list[set[str]] = [{*names} for size in range(3) for names in combinations(("slow", "in_turn"), size)]
+    others: list[set[str]] = [{*names} for size in range(4) for names in combinations(("slow", "in_turn", "long"), size)]
     return not any(map(chooses, others)) and any(chooses({*marks, "gpu"}) for marks in others)
 
 
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     place: dict[pytest.Item, tuple[bool, int]] = {}
     for item in items:
         used = [name for name in REAL_PARTS if name in getattr(item, "fixturenames", ())]
-        if used:
+        if used or item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.slow)
         if {"ray_cluster", "served"} & set(used):
             item.add_marker(pytest.mark.in_turn)

@@ -108,7 +108,7 @@ async def reward(context, samples):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.in_turn
 def test_an_adapter_that_fails_is_kept_as_it_was_while_the_others_end_and_goes_on_when_the_run_is_resumed(tmp_path: Path) -> None:
     folder, mine = tmp_path / "run", tmp_path / "mine.py"

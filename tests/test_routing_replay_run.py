@@ -11,7 +11,7 @@ import pytest
 from tests.expert_models import save_experts
 from tools.driven_run import DrivenRun, num_steps_done
 
-pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+pytestmark = [pytest.mark.long, pytest.mark.in_turn]
 NUM_STEPS, WAIT_SECONDS = 4, 400
 SHAPE = {"num_experts": 32, "num_experts_per_tok": 2, "num_hidden_layers": 4, "initializer_range": 0.1, "norm_topk_prob": True}
 

@@ -18,6 +18,7 @@ OF_A_ROW = tuple(
 )
 """Files whose code runs once for each row and must not wait: the next row would begin late."""
 OURS = "vime/"
+MARKS = {"quick": [], "slow": [pytest.mark.slow], "long": [pytest.mark.long]}
 NORM_BYTES = 4
 """The norm of all gradients, in float32."""
 
@@ -48,7 +49,7 @@ def problems(report: Report) -> list[str]:
 
 @pytest.mark.parametrize(
     "layout",
-    [pytest.param(layout, id=layout.name, marks=[] if layout.quick else [pytest.mark.slow]) for layout in LAYOUTS],
+    [pytest.param(layout, id=layout.name, marks=MARKS[layout.mark]) for layout in LAYOUTS],
 )
 def test_a_rank_does_all_its_work_on_the_device(layout: Layout, drills: Drills) -> None:
     report = drills(layout)

@@ -34,7 +34,7 @@ def test_a_recipe_takes_what_its_plan_says() -> None:
     assert_fits(measure("memagent_lora_qwen3_8b", "one_gpu"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_critic_takes_what_its_plan_says() -> None:
     assert_fits(measure("qwen2.5-3b", "one_node", "algorithm=ppo"))
 

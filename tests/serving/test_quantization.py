@@ -31,7 +31,7 @@ DROPPED = {
 }
 
 
-@pytest.fixture(scope="module", params=list(DROPPED))
+@pytest.fixture(scope="module", params=["int8", pytest.param("fp8_per_channel", marks=pytest.mark.long)])
 def quantization(request: pytest.FixtureRequest) -> str:
     return request.param
 

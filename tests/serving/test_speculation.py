@@ -119,7 +119,7 @@ async def switch(stack: ServedStack, method: str, *names: str) -> None:
         await call(session, stack.endpoint.worker_urls[0], "/collective_rpc", timeout_seconds=30.0, body=body)
 
 
-@pytest.mark.parametrize("way", ["allow_shadow", "refuse_shadow"])
+@pytest.mark.parametrize("way", ["allow_shadow", pytest.param("refuse_shadow", marks=pytest.mark.long)])
 async def test_first_layers_follow_each_sync_and_keep_the_distribution(early: ServedStack, way: str):
     await switch(early, way)
     for _ in range(2):

@@ -80,6 +80,7 @@ def test_the_gateway_is_measured_over_a_scripted_engine(tmp_path: Path):
     assert "failed" not in done.stdout and "2,000 tokens of history: of a call of ours the engine takes" in done.stdout
 
 
+@pytest.mark.long
 def test_the_gateway_is_measured_beside_that_of_another_checkout(tmp_path: Path):
     qwen3_tokenizer()
     done = run("bench_gateway.py", "--small", "--against", ROOT, "--pairs", 1, "--json", tmp_path / "rows.json")
