@@ -263,3 +263,27 @@ async def test_two_adapters_and_the_base_are_each_right_beside_the_others(stack:
         mine.trainer.step()
         await mine.sync()
     await base.close()
+
+
+async def test_prompts_that_are_scored_together_have_each_its_own_adapter(stack: Stack):
+    """Some of the batch as many tokens as there are requests: then an adapter of the head could be another's in silence."""
+    both = (stack, stack.other)
+    for each in both:
+        each.trainer.step()
+        await each.sync()
+    clients = [TokenClient(each.serving.trained_endpoint(), each.config.serving) for each in both]
+    lengths = [2, 3, 5, 6, 7, 9, 30, 200]
+    sequences = [[(7 * number + length) % 250 + 3 for number in range(length)] for length in lengths]
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            [group.create_task(client.score(tokens, session_id="s", request_id=uuid.uuid4().hex)) for tokens in sequences]
+            for client in clients
+        ]
+        writing = [group.create_task(each.sample(64)) for each in both for _ in range(3)]
+    for each, of_client in zip(both, tasks):
+        for tokens, task in zip(sequences, of_client):
+            assert task.result().logprobs.tolist() == pytest.approx(each.trainer.logprobs(tokens, len(tokens) - 1), abs=1e-4)
+    for each, task in zip([*both[:1] * 3, *both[1:] * 3], writing):
+        each.check(task.result())
+    for client in clients:
+        await client.close()

@@ -94,6 +94,8 @@ class Client:
     async def post(self, path: str, body: Any) -> Any:
         given = {"data": body, "headers": {"Content-Type": wire.CONTENT_TYPE}} if isinstance(body, bytes) else {"json": body}
         async with self._http.post(f"{self._url}/{path}", **given) as response:
+            if response.status == 408:  # not done yet: an answer of a future that says so after some seconds
+                return await self.post(path, body)
             assert response.status == 200, (path, await response.text())
             return await response.read() if response.content_type == wire.CONTENT_TYPE else await response.json()
 

@@ -160,6 +160,37 @@ def adapt_requests() -> None:
     engine.add_request, engine.set_weight_version = add_adapted, set_and_adapt
 
 
+def score_with_adapters() -> None:
+    """Makes vLLM's CPU model runner compute the logits of a prompt with its request's own adapter.
+
+    An adapter of the head is looked up by the tokens that a step samples, one for each request. For a prompt's tokens this gives
+    the adapters of other requests, or ends the engine where their number is another one.
+    """
+    from vllm.lora.layers import LoRAMapping
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    of_all = CPUModelRunner._get_prompt_logprobs_dict
+
+    def of_each(self: Any, hidden_states: torch.Tensor, num_scheduled_tokens: dict[str, int]) -> dict[str, Any]:
+        wanted, found = self.num_prompt_logprobs, dict[str, Any]()
+        if self.lora_config is None:
+            return of_all(self, hidden_states, num_scheduled_tokens)
+        for name in [name for name in wanted if name in num_scheduled_tokens]:
+            request, index = self.requests[name], self.input_batch.req_id_to_index[name]
+            num_left = len(request.prompt_token_ids or ()) - 1 - request.num_computed_tokens
+            adapters = (int(self.input_batch.request_lora_mapping[index]),) * min(num_scheduled_tokens[name], num_left)
+            if adapters:
+                self.lora_manager._adapter_manager.set_adapter_mapping(LoRAMapping(adapters, adapters, is_prefill=True))
+            self.num_prompt_logprobs = {name: wanted[name]}
+            found |= of_all(self, hidden_states, num_scheduled_tokens)
+            if name not in self.num_prompt_logprobs:  # its prompt is finished
+                del wanted[name]
+            self.num_prompt_logprobs = wanted
+        return found
+
+    CPUModelRunner._get_prompt_logprobs_dict = of_each
+
+
 def _versions(label: str) -> dict[str, str]:
     """The version of each adapter in the label of a token."""
     return dict(part.split(":") for part in label.split() if ":" in part)

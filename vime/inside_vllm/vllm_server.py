@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vime.inside_vllm import exchange, fixed_products, forced_tokens, routed_experts
+from vime.inside_vllm.adapter import score_with_adapters
 from vime.inside_vllm.cpu_integers import mend_integers
 from vime.inside_vllm.cpu_seeds import keep_seeds
 from vime.inside_vllm.cpu_speculation import draft_by_seeds
@@ -43,6 +44,7 @@ def fork_on_cpu() -> None:
     from vllm.v1.executor.multiproc_executor import WorkerProc
 
     keep_seeds()
+    score_with_adapters()
     draft_by_seeds()
     mend_integers()
     routed_experts.report_on_cpu()
