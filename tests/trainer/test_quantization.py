@@ -99,6 +99,7 @@ def test_the_model_is_hugging_faces_with_what_servers_get(
     models: Callable[..., Path],
     make_config: Callable[..., RunConfig],
     make_samples: Callable[..., list[Sample]],
+    quantize_model: Callable[..., Any],
     family: str,
     bits: TrainedQuantization,
 ) -> None:
@@ -109,13 +110,11 @@ def test_the_model_is_hugging_faces_with_what_servers_get(
     found = torch.tensor([value for number in range(13) for value in by_sample[number]])
     plain = AutoModelForCausalLM.from_pretrained(models(family), dtype=torch.float32)
     before = logprobs(plain, samples)
+    held = dict(quantize_model(plain, bits).named_parameters())
     sent = dict((quantized if bits is INT8 else in_four_bits)(trained.export()))
-    for name, module in plain.named_modules():
-        if isinstance(module, torch.nn.Linear) and is_quantized(f"{name}.weight"):
-            weight = sent[f"{name}.weight"]
-            module.weight.data = weight * sent[f"{name}.weight{SCALE}"] if bits is INT8 else weight
-            if bits is INT8:
-                module.register_forward_pre_hook(lambda _, inputs: (rounded(inputs[0]),))
+    for name, tensor in sent.items():
+        if is_quantized(name):
+            assert torch.equal(held[name], tensor * sent[name + SCALE] if bits is INT8 else tensor), name
     away, change = (logprobs(plain, samples) - found).abs(), (before - found).abs().mean()
     assert change > 5e-3, "quantization shows"
     assert away.mean() < 0.2 * change if bits is INT8 else away.max() < 1e-4

@@ -1,8 +1,8 @@
 """The preparation that Megatron-core needs before it is imported, on this device.
 
 Packages that Megatron would use on its own are hidden from it (`HIDDEN`), but for Transformer Engine with `trainer.fp8`. A kernel
-gets the name that Megatron does not define without Transformer Engine, and nothing is compiled where there is no compiler. Without
-CUDA, `vime.trainer.cpu` is installed.
+gets the name that Megatron does not define without it, and nothing is compiled where there is no compiler. Without CUDA,
+`vime.trainer.cpu` is installed.
 """
 
 import importlib.util

@@ -20,7 +20,7 @@ LARGEST = 127
 """Largest integer of 8 bits."""
 LARGEST_OF_4_BITS = 7
 GROUP = 32
-"""Inputs that share a scale in 4 bits: the smallest group of which vLLM has kernels."""
+"""Inputs that share a scale in 4 bits: the smallest group that vLLM's kernels have."""
 SCALE = "_scale"
 """The end of the name of the scales, behind that of their weight."""
 _FORMAT = {"num_bits": 8, "type": "int", "symmetric": True}
