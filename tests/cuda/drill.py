@@ -186,16 +186,26 @@ def _other_calls(report: Report, engine: Any) -> None:
 
 
 def _config(layout: Layout, checkpoint: Path) -> Any:
-    from vime.config import ClusterConfig, CriticPlace, Family, ModelConfig, Precision, RunConfig, TrainerConfig
+    from vime.config import (
+        ClusterConfig,
+        CriticPlace,
+        Family,
+        ModelConfig,
+        Precision,
+        RunConfig,
+        TrainedQuantization,
+        TrainerConfig,
+    )
     from vime.model.architecture import read_architecture
 
     shape = read_architecture(checkpoint)
     names = [name.name for name in dataclasses.fields(ModelConfig) if hasattr(shape, name.name) and name.name != "family"]
+    quantization = TrainedQuantization(layout.trainer.get("quantization", "none"))
     trainer: dict[str, Any] = {"precision": "bfloat16", "lr": 1e-3, "max_tokens_per_micro_batch": ROW_TOKENS, **layout.trainer}
     fields: dict[str, Any] = {name: getattr(shape, name) for name in names}
     config = RunConfig(
         model=ModelConfig(**fields | {"checkpoint": str(checkpoint), "family": Family(shape.family)}),
-        trainer=TrainerConfig(**{**trainer, "precision": Precision(trainer["precision"])}),
+        trainer=TrainerConfig(**{**trainer, "precision": Precision(trainer["precision"]), "quantization": quantization}),
         cluster=ClusterConfig(gpus_per_node=1, num_trainer_gpus=1),
     )
     config.algorithm.kl_coefficient, config.algorithm.critic.place = layout.kl_coefficient, CriticPlace(layout.critic)

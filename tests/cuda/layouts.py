@@ -25,10 +25,10 @@ class Layout:
     @property
     def name(self) -> str:
         """For example `qwen2-tensor2-data2-rank3`."""
-        words = [
-            name.removesuffix("_parallel_size") + (f"{value}" if not isinstance(value, bool) else "" if value else "_off")
-            for name, value in self.trainer.items()
-        ]
+        words = []
+        for name, value in self.trainer.items():
+            shown = ("" if value else "_off") if isinstance(value, bool) else str(value)
+            words.append(name.removesuffix("_parallel_size").removeprefix("quantization") + shown)
         words += ["kl"] if self.kl_coefficient else []
         words += [self.critic] if self.critic != "none" else []
         words += [f"lora{self.lora_rank}"] if self.lora_rank else []
@@ -71,6 +71,8 @@ LAYOUTS = [
     Layout(family="llama", trainer=_stages(2) | _tensor(2), rank=3, critic="model"),
     Layout(family="qwen2", trainer=_context(2), rank=1, critic="trunk", mark="long"),
     Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), critic="frozen_attention", mark="long"),
+    Layout(family="qwen2", trainer=_tensor(2) | _data(2) | {"quantization": "int8"}, rank=1),
+    Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2) | {"quantization": "int4"}, mark="long"),
     Layout(family="qwen3", lora_rank=8, mark="long"),
     Layout(family="llama", trainer=_tensor(2) | _data(2) | RECOMPUTE, rank=3, lora_rank=8),
     Layout(family="qwen2", trainer=_stages(2), rank=1, kl_coefficient=0.01, lora_rank=8),

@@ -176,6 +176,25 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["serving.models.actor.quantization=int8", "algorithm=score_centering", "cluster.weight_transfer=gloo"],
         "serving.models.actor.quantization",
     ),
+    "integers that servers do not have": (["trainer.quantization=int8"], "serving.models.actor.quantization"),
+    "integers of servers whose inputs are not quantized": (
+        ["trainer.quantization=int4", "serving.models.actor.quantization=int8"],
+        "serving.models.actor.quantization",
+    ),
+    "4-bit integers of an odd width": (
+        ["trainer.quantization=int4", "model.intermediate_size=528"],
+        "trainer.quantization",
+    ),
+    "integers with adapters": (
+        ["trainer.quantization=int8", "serving.models.actor.quantization=int8", "trainer.lora.rank=8"],
+        "trainer.quantization",
+    ),
+    "integers with another cache than the trainer's": (
+        ["trainer.quantization=int8", "serving.models.actor={quantization: int8, kv_cache_dtype: fp8}"],
+        "algorithm.correction.mode",
+    ),
+    "8-bit floats without GPUs": (["trainer.fp8.recipe=blockwise"], "trainer.fp8.recipe"),
+    "layers without the 8-bit floats that they are left out of": (["trainer.fp8.num_last_bf16_layers=1"], "trainer.fp8.recipe"),
     "a draft of quantized layers": (
         [
             "serving.models.actor={quantization: int8, speculative: {method: early_exit, num_layers: 1}}",

@@ -26,10 +26,12 @@ from vime.config import (
     RoutingReplay,
     RunConfig,
     Surrogate,
+    TrainedQuantization,
     TrainerConfig,
 )
 from vime.model.families import family_of
 from vime.types import Sample
+from vime.weights.quantize import four_bits, integers, is_quantized, largest, scale_of
 
 VOCAB = 160
 SHAPE = {
@@ -87,9 +89,31 @@ def build_config(folder: Path, *, lora: dict[str, Any] | None = None, **trainer:
     defaults: dict[str, Any] = {"precision": "float32", "lr": 1e-3, "num_threads": 1, "clip_grad": 1.0}
     fields: dict[str, Any] = defaults | trainer
     fields["precision"] = Precision(fields["precision"])
+    fields["quantization"] = TrainedQuantization(fields.get("quantization", "none"))
     fields["lora"] = LoraConfig(**(lora or {}))
     fields["lora"].targets = [LoraTarget(target) for target in fields["lora"].targets]  # a job in JSON has their names
     return RunConfig(model=model, trainer=TrainerConfig(**fields))
+
+
+def rounded_to_int8(values: torch.Tensor) -> torch.Tensor:
+    """Values that 8-bit integers represent, a scale for each row."""
+    scale = scale_of(largest(values))
+    return (integers(values, scale) * scale).to(values.dtype)
+
+
+@torch.no_grad()
+def quantize(model: Any, bits: TrainedQuantization) -> Any:
+    """Makes the linear layers of a Hugging Face model compute with what integers represent; returns the model."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and is_quantized(f"{name}.weight"):
+            weight = module.weight.data
+            module.weight.data = rounded_to_int8(weight) if bits is TrainedQuantization.int8 else four_bits(weight)
+            if bits is TrainedQuantization.int8:
+                module.register_forward_pre_hook(lambda _, inputs: (rounded_to_int8(inputs[0]),))
+    for name, parameter in model.named_parameters():
+        if ".experts." in name and parameter.dim() == 3:  # all experts in one
+            parameter.data = four_bits(parameter.flatten(0, 1)).view_as(parameter)
+    return model
 
 
 def build_samples(count: int, *, seed: int = 0, with_gaps: bool = True) -> list[Sample]:
@@ -230,6 +254,12 @@ def engine(world: None) -> Callable[[RunConfig], Any]:
 def make_config() -> Callable[..., RunConfig]:
     """`make_config(folder, **trainer)`."""
     return build_config
+
+
+@pytest.fixture(scope="session")
+def quantize_model() -> Callable[..., Any]:
+    """`quantize_model(hugging_face_model, bits)`."""
+    return quantize
 
 
 @pytest.fixture(scope="session")

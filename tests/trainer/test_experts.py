@@ -13,15 +13,16 @@ Models = Callable[..., Path]
 MakeConfig = Callable[..., Any]
 
 
+@pytest.mark.parametrize("bits", ["none", "int4"])
 @pytest.mark.parametrize("counts", [[3, 4, 1, 2], [0, 7, 0, 3], [10, 0, 0, 0]], ids=str)
 def test_grouped_products_are_those_of_the_experts_one_by_one(
-    counts: list[int], models: Models, make_config: MakeConfig, engine: Callable[..., Any]
+    counts: list[int], bits: str, models: Models, make_config: MakeConfig, engine: Callable[..., Any]
 ) -> None:
     from megatron.core.transformer.moe.experts import SequentialMLP
 
     if blocks.library() is None:
         pytest.skip("without a kernel for this processor Megatron's own layers leave gradients to PyTorch")
-    model = engine(make_config(models("qwen3_moe"), precision="bfloat16"))
+    model = engine(make_config(models("qwen3_moe"), precision="bfloat16", quantization=bits))
     found: Any = model.model.parts[0].decoder.layers[0].mlp.experts
     generator = torch.Generator().manual_seed(sum(counts[:2]))
     drawn = torch.randn(10, 64, generator=generator).bfloat16(), torch.rand(10, generator=generator)

@@ -1,16 +1,18 @@
 """Every layout of ranks gives what one rank and Hugging Face give, on gloo; the ranks of all are forked from one process."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from vime.config import RunConfig
+from vime.config import RunConfig, TrainedQuantization
 from vime.types import Sample
 from vime.weights.export import write_payload
 
@@ -79,8 +81,14 @@ ADAPTED: dict[str, dict[str, Any]] = {
     f"{MOE}_lora sequence_expert": TENSOR | SEQUENCE | EXPERT,
     "qwen3_lora interleaved recompute": INTERLEAVED | RECOMPUTE,
 }
+INT8, INT4 = {"quantization": "int8"}, {"quantization": "int4"}
+QUANTIZED: dict[str, dict[str, Any]] = {
+    "qwen3_int8 tensor_pipeline": TENSOR | PIPELINE | INT8,
+    "qwen2_tied_int8 sequence recompute": TENSOR | SEQUENCE | RECOMPUTE | INT8,
+    f"{MOE}_int4 sequence_expert": TENSOR | SEQUENCE | EXPERT | INT4,
+}
 BFLOAT16 = {f"qwen3 {name}bfloat16": DATA | {"precision": "bfloat16"} | more for name, more in (("", {}), ("overlap ", OVERLAP))}
-LAYOUTS = DENSE | EXPERTS | PRODUCTS | ADAPTED
+LAYOUTS = DENSE | EXPERTS | PRODUCTS | ADAPTED | QUANTIZED
 WITH_WHOLE_ROWS = [
     name for name, sizes in LAYOUTS.items() if not {"pipeline_parallel_size", "context_parallel_size", "recompute"} & set(sizes)
 ]
@@ -115,13 +123,18 @@ WHOLE_LOSS = "def loss(config, logprobs, *_):\n    return -logprobs * logprobs.m
 
 def model_of(name: str) -> tuple[str, bool]:
     """Family, and whether its embeddings are tied."""
-    family = name.split()[0].removesuffix("_lora")
+    family = re.sub("_(lora|int[48])$", "", name.split()[0])
     return family.removesuffix("_tied"), family.endswith("_tied")
 
 
 def is_adapted(name: str) -> bool:
     """True for a layout that trains adapters."""
     return name.split()[0].endswith("_lora")
+
+
+def bits_of(name: str) -> TrainedQuantization:
+    """The integers in which a layout multiplies."""
+    return TrainedQuantization(QUANTIZED.get(name, {}).get("quantization", "none"))
 
 
 def replay_of(name: str) -> str | None:
@@ -195,9 +208,11 @@ def references(
         adapted: bool = False,
         is_cut: bool = False,
         replay: str | None = None,
+        bits: TrainedQuantization = TrainedQuantization.none,
     ) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
         lora = adapters(family, tied=tied) if adapted else None
-        config = make_config(models(family, tied=tied), lora=lora, **({"max_tokens_per_micro_batch": 10_000} if loss else {}))
+        size = {"max_tokens_per_micro_batch": 10_000} if loss else {}
+        config = make_config(models(family, tied=tied), lora=lora, quantization=bits, **size)
         config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
         config.algorithm.loss = loss
         samples = make_likeliest(config, make_samples(13)) if is_cut else make_samples(13)
@@ -212,17 +227,22 @@ def references(
 
 @pytest.fixture(scope="module")
 def expected_logprobs(
-    models: Models, adapters: Callable[..., dict[str, Any]], make_samples: Callable[..., list[Sample]]
+    models: Models,
+    adapters: Callable[..., dict[str, Any]],
+    make_samples: Callable[..., list[Sample]],
+    quantize_model: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Hugging Face's logprobs of all response tokens, by sample; with PEFT's adapter if there is one."""
+    """Hugging Face's logprobs of all response tokens, by sample; with PEFT's adapter or of integers if there are some."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     @cache
-    def get(family: str, tied: bool, *, adapted: bool) -> list[list[float]]:
+    def get(family: str, tied: bool, *, adapted: bool, bits: TrainedQuantization) -> list[list[float]]:
         model: Any = AutoModelForCausalLM.from_pretrained(models(family, tied=tied), dtype=torch.float32)
         if adapted:
             model = PeftModel.from_pretrained(model, adapters(family, tied=tied)["start"])
+        if bits is not TrainedQuantization.none:
+            quantize_model(model, bits)
         found = []
         with torch.no_grad():
             for sample in make_samples(13):
@@ -236,9 +256,16 @@ def expected_logprobs(
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_logprobs_are_hugging_faces(results: Any, expected_logprobs: Callable[..., Any], name: str) -> None:
-    expected = expected_logprobs(*model_of(name), adapted=is_adapted(name))
+    bits = bits_of(name)
+    expected = expected_logprobs(*model_of(name), adapted=is_adapted(name), bits=bits)
     reports = [report["logprobs"] for report in seen(results, name)]
     assert {int(index) for report in reports for index in report} == set(range(len(expected)))
+    if bits is TrainedQuantization.int8:  # whose inputs may round to the next integer: they differ by a share of what all change
+        plain = expected_logprobs(*model_of(name), adapted=False, bits=TrainedQuantization.none)
+        change = np.mean([abs(a - b) for pair in zip(plain, expected) for a, b in zip(*pair)])
+        away = [abs(a - b) for report in reports for index in report for a, b in zip(report[index], expected[int(index)])]
+        assert np.mean(away) < 0.2 * change
+        return
     for report in reports:
         for index, values in report.items():
             assert values == pytest.approx(expected[int(index)], abs=1e-4)
@@ -247,10 +274,14 @@ def test_logprobs_are_hugging_faces(results: Any, expected_logprobs: Callable[..
 @pytest.mark.parametrize("name", [*LAYOUTS, *WHOLE, *CUT, *REPLAYED])
 def test_updates_are_those_of_one_rank(results: Any, references: Callable[..., Any], whole_loss: str, name: str) -> None:
     loss, adapted = whole_loss if name in WHOLE else None, is_adapted(name)
-    metrics, weights = references(*model_of(name), loss, adapted=adapted, is_cut=name in CUT, replay=replay_of(name))
+    options = {"adapted": adapted, "is_cut": name in CUT, "replay": replay_of(name), "bits": bits_of(name)}
+    metrics, weights = references(*model_of(name), loss, **options)
+    rounds = bits_of(name) is TrainedQuantization.int8
     for report in seen(results, name):
-        for found, expected, tolerance in zip(report["metrics"], metrics, (1e-4, 2e-4)):
-            keys = ["train/loss", "train/grad_norm", "train/kl", "train/entropy", "train/num_tokens"]
+        for found, expected, tolerance in zip(report["metrics"], metrics, (1e-3, 0.02) if rounds else (1e-4, 2e-4)):
+            keys = ["train/loss", "train/kl", "train/entropy", "train/num_tokens"]
+            if not rounds or found is report["metrics"][0]:  # later one input that rounds otherwise may put a token beyond a clip
+                keys.append("train/grad_norm")
             if replay_of(name):
                 assert found["train/num_replayed_tokens"] == expected["train/num_replayed_tokens"] > 0
                 # once the weights have moved, each with its rounding, a router may be of two minds
@@ -267,7 +298,10 @@ def test_updates_are_those_of_one_rank(results: Any, references: Callable[..., A
         differing = (saved[key] - tensor).abs() > 1e-4
         if adapted:
             assert (saved[key] - tensor).norm() < 5e-5 * tensor.norm(), key
-        assert differing.float().mean() < 0.01, f"{key}: {int(differing.sum())} of {tensor.numel()} weights differ"
+        if rounds:
+            assert (saved[key] - tensor).norm() < 5e-3 * tensor.norm(), key
+        else:
+            assert differing.float().mean() < 0.01, f"{key}: {int(differing.sum())} of {tensor.numel()} weights differ"
 
 
 @pytest.mark.parametrize("name", WITH_WHOLE_ROWS)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from vime.config import RunConfig
+from vime.config import RunConfig, TrainedQuantization
 from vime.memory.activations import activation_bytes
 from vime.model.families import family_of
 
@@ -54,6 +54,28 @@ def test_the_formula_of_the_plan_is_the_count(
         if recompute:  # the plan has one layer whole, which is computed again in the backward pass
             found += whole_layer(config, tokens)
         assert (0.95 if lengths in SEVERAL_CALLS else 0.85) < found / planned < 1.05, lengths
+
+
+@pytest.mark.parametrize("quantization", [TrainedQuantization.int8, TrainedQuantization.int4], ids=lambda bits: bits.value)
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
+def test_products_of_integers_keep_integers(
+    engine: Callable[[RunConfig], Any],
+    models: Callable[..., Path],
+    make_config: Callable[..., RunConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    quantization: TrainedQuantization,
+) -> None:
+    from vime.trainer.cpu import rows
+    from vime.trainer.saved_tensors import kept_bytes
+
+    monkeypatch.setattr(rows, "library", lambda _: None)
+    config = make_config(models(family), quantization=quantization)
+    trained = engine(config)
+    for lengths in SEVERAL_CALLS:
+        tokens, found = sum(lengths), kept_bytes(trained.model, lengths)
+        planned = activation_bytes(config, tokens) - tokens * config.model.hidden_size * BYTES["float32"]
+        assert 0.95 < found / planned < 1.05, lengths
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["all", "recompute"])

@@ -360,6 +360,30 @@ class Quantization(Enum):
     """The same with one scale for each block of 128 by 128 weights, on GPUs."""
 
 
+class TrainedQuantization(Enum):
+    """The number format in which the trainer's linear layers compute, rounded in the forward pass and trained through it."""
+
+    none = "none"
+    """The run's precision (`trainer.precision`)."""
+    int8 = "int8"
+    """8-bit integers with a scale for each output, inputs with one for each token, as servers have with `quantization: int8`."""
+    int4 = "int4"
+    """4-bit integers with a scale for 32 inputs of an output; servers get the weights that these represent."""
+
+
+class Fp8Recipe(Enum):
+    """The scaling of Transformer Engine's 8-bit floats, by Megatron-core's names."""
+
+    none = "none"
+    """No 8-bit floats: the run's precision."""
+    delayed = "delayed"
+    """A scale for each tensor, from the largest values of earlier steps."""
+    tensorwise = "tensorwise"
+    """A scale for each tensor, from the tensor itself."""
+    blockwise = "blockwise"
+    """A scale for 128 values of an input and for 128 by 128 of a weight (arXiv 2412.19437, section 3.3.2)."""
+
+
 class KVCacheDtype(Enum):
     """The number format of keys and values in a server: that of its model, or 8-bit floats (E4M3)."""
 

@@ -14,6 +14,7 @@ from vime.config.choices import (
     CpuProducts,
     CriticPlace,
     Divergence,
+    Fp8Recipe,
     KLEstimator,
     KLPlace,
     LoraInit,
@@ -26,6 +27,7 @@ from vime.config.choices import (
     Schedule,
     Surrogate,
     TeacherTerm,
+    TrainedQuantization,
     TurnCredit,
 )
 from vime.config.ranges import Count, Natural, NonNegative, Positive, Range, Share
@@ -244,6 +246,18 @@ class LoraConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class Fp8Config:
+    """Training with products of 8-bit floats (FP8), on GPUs with Transformer Engine; not run so far."""
+
+    recipe: Fp8Recipe = Fp8Recipe.none
+    """The scaling of the floats, by Megatron-core's names; `none` trains without them."""
+    num_first_bf16_layers: Natural = 0
+    """Layers at the beginning of the model that stay in bfloat16; not with `recipe: delayed`."""
+    num_last_bf16_layers: Natural = 0
+    """Layers at its end that stay in bfloat16; not with `recipe: delayed`."""
+
+
+@dataclass(kw_only=True, slots=True)
 class TrainerConfig:
     """Megatron-core: optimizer, parallelism, batching, checkpoints."""
 
@@ -277,6 +291,12 @@ class TrainerConfig:
     own."""
     precision: Precision = Precision.bfloat16
     """Number format of weights and activations in trainer and servers."""
+    quantization: TrainedQuantization = TrainedQuantization.none
+    """Integers in which the linear layers of the decoder compute in training (quantization-aware training). With `int8` the
+    servers compute with the same ones (`serving.models.actor.quantization=int8`), with `int4` they get the weights that the
+    integers represent; no correction is needed. Weights and checkpoints themselves stay in the run's precision."""
+    fp8: Fp8Config = field(default_factory=Fp8Config)
+    """8-bit floats of Transformer Engine in the products of linear layers."""
     tensor_parallel_size: Count = 1
     """Ranks that split the matrices of each layer."""
     pipeline_parallel_size: Count = 1

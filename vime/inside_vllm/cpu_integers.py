@@ -10,6 +10,8 @@ Shape suffixes: N rows, I inputs, O outputs.
 from functools import cache
 from typing import Any
 
+from vime.weights.quantize import integers, largest, scale_of
+
 
 def mend_integers() -> None:
     """Makes vLLM's kernel for integers multiply in float32 where oneDNN saturates."""
@@ -46,8 +48,8 @@ def saturates() -> bool:
 def multiply(x_NI: Any, weight_IO: Any, scale_O: Any, bias_O: Any = None) -> Any:
     """The outputs of a layer whose weights are integers (held as floats) times scales; each row of `x_NI` has its own scale."""
     rows_NI = x_NI.reshape(-1, x_NI.shape[-1]).float()
-    scale_N1 = (rows_NI.abs().amax(1, keepdim=True) / 127).clamp(min=1e-30)
-    product_NO = ((rows_NI / scale_N1).round() @ weight_IO) * scale_N1 * scale_O
+    scale_N1 = scale_of(largest(rows_NI))
+    product_NO = (integers(rows_NI, scale_N1) @ weight_IO) * scale_N1 * scale_O
     if bias_O is not None:
         product_NO += bias_O
     return product_NO.to(x_NI.dtype).reshape(*x_NI.shape[:-1], -1)

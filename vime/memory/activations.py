@@ -14,6 +14,8 @@ k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the tra
 - experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps
   `5·E + 24·k` bytes.
 
+- with `trainer.quantization=int8` the input of a product is kept as integers, a byte for each value and 4 for each token;
+
 - adapters keep their narrow products, `r·b` for each (over T behind row-parallel matrices with sequence parallelism). Then only
   adapted matrices keep their inputs: the outputs of the norms, attention's output in the order of the row, the gated product.
   Pairs of queries, keys and values, and of gate and up projection, are also kept as the blocks that are multiplied.
@@ -25,7 +27,7 @@ Besides: the last norm, cosines and sines, and the states from which tokens are 
 """
 
 from vime.cluster.layout import splits_tokens
-from vime.config import LoraTarget, ModelConfig, RunConfig, TrainerConfig
+from vime.config import LoraTarget, ModelConfig, RunConfig, TrainedQuantization, TrainerConfig
 from vime.model.families import family_of
 from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK, ROW_PARALLEL, adapted_shapes
 
@@ -78,20 +80,27 @@ def keeps_input(trainer: TrainerConfig, *targets: LoraTarget) -> bool:
 def _attention(model: ModelConfig, trainer: TrainerConfig) -> float:
     """Bytes per token of a layer's norms and attention."""
     ranks, heads, groups = trainer.tensor_parallel_size, model.num_attention_heads, model.num_key_value_heads
-    has_inputs = keeps_input(trainer, LoraTarget.o_proj)
-    values, numbers = ((3 + has_inputs) * heads + 3 * groups) * model.head_dim, float(heads)
+    kept_inputs = _input_bytes(trainer, heads * model.head_dim / ranks) * keeps_input(trainer, LoraTarget.o_proj)
+    values, numbers = (3 * heads + 3 * groups) * model.head_dim, float(heads)
     family = family_of(model.family)
     if family.qk_norm:
         values, numbers = values + (heads + groups) * model.head_dim, numbers + heads + groups
     before_products = keeps_input(trainer, *QKV) + (keeps_input(trainer, *GATE_UP) or bool(model.num_experts))
-    kept = before_products + family.norms_per_layer  # outputs of norms before products, and inputs of all norms
-    norms = kept * model.hidden_size * BYTES[trainer.precision] + family.norms_per_layer * FLOAT32
-    return norms / _split(trainer) + (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks
+    norms = family.norms_per_layer * (model.hidden_size * BYTES[trainer.precision] + FLOAT32)  # their inputs
+    outputs = before_products * _input_bytes(trainer, model.hidden_size)  # of norms before products
+    of_heads = (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks
+    return (norms + outputs) / _split(trainer) + of_heads + kept_inputs
+
+
+def _input_bytes(trainer: TrainerConfig, width: float) -> float:
+    """Bytes per token of the kept input of a product: values of the run's precision, or integers and their scale."""
+    return width + FLOAT32 if trainer.quantization is TrainedQuantization.int8 else width * BYTES[trainer.precision]
 
 
 def _feed_forward(config: RunConfig) -> float:
-    kept = (2 if _is_fused(config) else 4) + keeps_input(config.trainer, LoraTarget.down_proj)
-    return kept * config.model.intermediate_size * BYTES[config.trainer.precision] / config.trainer.tensor_parallel_size
+    trainer, width = config.trainer, config.model.intermediate_size / config.trainer.tensor_parallel_size
+    gated = _input_bytes(trainer, width) * keeps_input(trainer, LoraTarget.down_proj)
+    return (2 if _is_fused(config) else 4) * width * BYTES[trainer.precision] + gated
 
 
 def _experts(config: RunConfig) -> float:

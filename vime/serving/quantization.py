@@ -1,8 +1,9 @@
 """Low precision in servers: vLLM's arguments for quantized weights and for the KV cache, and the servers that compute in it."""
 
+from dataclasses import replace
 from typing import Any
 
-from vime.config import KVCacheDtype, Mode, Quantization, RunConfig, ServedModelConfig
+from vime.config import KVCacheDtype, Mode, Quantization, RunConfig, ServedModelConfig, TrainedQuantization
 from vime.weights.quantize import INT8
 
 ARGUMENTS = ("quantization", "quantization_config", "kv_cache_dtype")
@@ -30,9 +31,16 @@ def quantization_overrides(config: RunConfig, model: ServedModelConfig) -> dict[
 
 
 def is_low_precision(model: ServedModelConfig) -> bool:
-    """True if a model's servers compute with fewer bits than its trainer, by a setting or by an argument of vLLM."""
+    """True if a model's servers compute with fewer bits than the run's precision, by a setting or by an argument of vLLM."""
     arguments = [model.vllm_args, *(group.vllm_args for group in model.groups.values())]
     given = {name.replace("-", "_") for found in arguments for name, value in found.items() if value not in (None, "auto")}
     return (
         model.quantization is not Quantization.none or model.kv_cache_dtype is not KVCacheDtype.auto or bool(given & {*ARGUMENTS})
     )
+
+
+def is_approximate(config: RunConfig, model: ServedModelConfig) -> bool:
+    """True if a model's servers compute in low precision, and the trainer not with the same integers."""
+    if model.quantization is Quantization.int8 and config.trainer.quantization is TrainedQuantization.int8:
+        return is_low_precision(replace(model, quantization=Quantization.none))
+    return is_low_precision(model)

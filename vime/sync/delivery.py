@@ -7,8 +7,8 @@ from functools import partial
 from ray.exceptions import RayActorError
 
 from vime.cluster.placement import DIRECT, transport
-from vime.config import RunConfig
-from vime.serving.quantization import is_low_precision
+from vime.config import Precision, RunConfig, TrainedQuantization
+from vime.serving.quantization import is_approximate
 from vime.serving.topology import Serving
 from vime.sync.colocation import Colocation
 from vime.sync.direct_sync import DirectSync
@@ -69,15 +69,17 @@ class WeightDelivery:
     async def probe(self, version: int) -> dict[str, float]:
         """Compares the servers that got `version` with the trainer; a server that was down is in the next probe."""
         config, sync = self._config, self._direct or self._files
+        # where both round to the same integers, the smallest difference may round to the next one: as far apart as in bfloat16
+        rounds = config.trainer.quantization is TrainedQuantization.int8
         return await probe(
             self._serving.trained_endpoint(only=sync.holders),
             partial(self._trainer.logprobs, temperature=config.rollout.temperature),
             temperature=config.rollout.temperature,
             tolerance=Tolerance.of(
-                config.trainer.precision,
+                Precision.bfloat16 if rounds else config.trainer.precision,
                 config.serving.probe_tolerance,
                 has_experts=config.model.num_experts > 0,
-                is_quantized=any(model.trained and is_low_precision(model) for model in config.serving.models.values()),
+                is_quantized=any(model.trained and is_approximate(config, model) for model in config.serving.models.values()),
             ),
             vocab_size=config.model.vocab_size,
             seed=config.seed,

@@ -28,13 +28,13 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from vime.algorithm.algorithm import Algorithm, Forward, Weights
 from vime.algorithm.choice import algorithm_of, critic_of, second_weights
 from vime.algorithm.critic import Critic
-from vime.config import AlgorithmConfig, BadUpdate, CriticPlace, RoutingReplay, RunConfig
+from vime.config import AlgorithmConfig, BadUpdate, CriticPlace, RoutingReplay, RunConfig, TrainedQuantization
 from vime.errors import CheckpointError, ConfigError, HookError, TrainingError
 from vime.model import adapter_folder
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.model.size import unties
 from vime.model.tokenizer import tokenizer_problems
-from vime.trainer import bridge, checkpoint, lora, manifest, metrics, parallel, passes
+from vime.trainer import bridge, checkpoint, lora, manifest, metrics, parallel, passes, quantization
 from vime.trainer.metrics import Passed
 from vime.trainer.micro_batch import MicroBatches
 from vime.trainer.model import build_model, build_optimizer, set_schedule, wrap_model
@@ -121,6 +121,8 @@ class Engine:
         self.model = build_model(self.architecture, config.trainer, critic if has_values else None)
         if self.algorithm.is_critic and critic.place is CriticPlace.frozen_attention:
             freeze_attention(self.model)
+        if config.trainer.quantization is not TrainedQuantization.none and not self.algorithm.is_critic:
+            quantization.attach(self.model, config.trainer.quantization)  # a critic's model, which nothing serves, stays as it is
         bridge.load_hugging_face(self.model, self.architecture, self.source)
 
     def _attach_adapters(self) -> lora.Places:

@@ -17,8 +17,13 @@ _SETTINGS = {
     "expert_model_parallel_size": "trainer.expert_parallel_size",
     "sequence_parallel": "trainer.sequence_parallel",
     "moe_enable_routing_replay": "trainer.routing_replay",
+    "fp8": "trainer.fp8.recipe",
+    "fp8_recipe": "trainer.fp8.recipe",
+    "first_last_layers_bf16": "trainer.fp8.num_first_bf16_layers and num_last_bf16_layers",
+    "num_layers_at_start_in_bf16": "trainer.fp8.num_first_bf16_layers",
+    "num_layers_at_end_in_bf16": "trainer.fp8.num_last_bf16_layers",
 }
-_ENGINE = "it needs Transformer Engine, which the trainer does not use; remove it"
+_ENGINE = "it needs Transformer Engine's layers, which the trainer does not use; remove it"
 _BALANCE = "its gradient would be as many times too large as a rank has tokens; remove it"
 REFUSED_ARGS = {name: f"vime sets this from {key}: change that" for name, key in _SETTINGS.items()} | {
     "expert_tensor_parallel_size": "experts are dealt out whole: set trainer.expert_parallel_size",
@@ -31,7 +36,6 @@ REFUSED_ARGS = {name: f"vime sets this from {key}: change that" for name, key in
     "moe_aux_loss_coeff": _BALANCE,
     "moe_z_loss_coeff": _BALANCE,
     "apply_rope_fusion": _ENGINE,
-    "fp8": _ENGINE,
     "fp4": _ENGINE,
     "moe_grouped_gemm": _ENGINE,
     "moe_permute_fusion": _ENGINE,

@@ -10,7 +10,7 @@ from vime.cluster.layout import splits_tokens
 from vime.config import Precision, TrainerConfig
 from vime.errors import ConfigError, Problem
 from vime.model.architecture import Architecture
-from vime.trainer import weight_gradient
+from vime.trainer import fp8, weight_gradient
 from vime.trainer.cuda_limits import cuda_problems
 from vime.trainer.megatron_args import REFUSED_ARGS
 
@@ -102,6 +102,7 @@ def _training(trainer: TrainerConfig) -> dict[str, Any]:
         "bias_dropout_fusion": False,
         "masked_softmax_fusion": False,
     }
+    fields |= fp8.fields(trainer.fp8)
     if trainer.recompute:
         fields |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     return fields

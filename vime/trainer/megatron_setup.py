@@ -1,7 +1,8 @@
 """The preparation that Megatron-core needs before it is imported, on this device.
 
-Packages that Megatron would use on its own are hidden from it (`HIDDEN`), a kernel gets the name that Megatron does not define
-without Transformer Engine, and nothing is compiled where there is no compiler. Without CUDA, `vime.trainer.cpu` is installed.
+Packages that Megatron would use on its own are hidden from it (`HIDDEN`), but for Transformer Engine with `trainer.fp8`. A kernel
+gets the name that Megatron does not define without it, and nothing is compiled where there is no compiler. Without CUDA,
+`vime.trainer.cpu` is installed.
 """
 
 import importlib.util
@@ -18,16 +19,21 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-HIDDEN = ("transformer_engine", "apex", "flashinfer")
+ENGINE = "transformer_engine"
+HIDDEN = (ENGINE, "apex", "flashinfer")
 """Packages that Megatron imports if it finds them. Half-installed ones raise errors other than ImportError. With these packages
 it would choose other layers and another Adam than those that were tested."""
 
 
-def set_up() -> bool:
-    """Prepares this process for Megatron-core; True if there is no CUDA device. Safe to call twice."""
+def set_up(*, with_engine: bool = False) -> bool:
+    """Prepares this process for Megatron-core, `with_engine` for layers of Transformer Engine; True if there is no CUDA device.
+
+    Safe to call twice.
+    """
     hidden: dict[str, Any] = sys.modules
     for package in HIDDEN:
-        hidden.setdefault(package, None)  # an import of it fails from now on, as if it were not installed
+        if package != ENGINE or not with_engine:
+            hidden.setdefault(package, None)  # an import of it fails from now on, as if it were not installed
     warnings.filterwarnings("ignore", message=".*(Transformer Engine|Apex).*not installed.*")
     if torch.cuda.is_available():
         _name_missing_kernel()

@@ -23,7 +23,7 @@ from vime.cluster.layout import num_copies
 from vime.config import CriticConfig, CriticPlace, TrainerConfig
 from vime.model.architecture import Architecture
 from vime.model.families import ModelFamily
-from vime.trainer import names
+from vime.trainer import fp8, names
 from vime.trainer.attention import PackedAttention
 from vime.trainer.experts import GroupedExperts
 from vime.trainer.lora import Adapter, ColumnLinear, RowLinear, WordEmbedding
@@ -177,7 +177,10 @@ def _layer_spec(architecture: Architecture) -> ModuleSpec:
 
 
 def _block_spec(architecture: Architecture, config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
-    layers = [_layer_spec(architecture)] * get_num_layers_to_build(config, vp_stage)
+    layer = _layer_spec(architecture)
+    if config.fp8:
+        fp8.use_engine(layer, str(config.fp8_recipe))
+    layers = [layer] * get_num_layers_to_build(config, vp_stage)
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)  # type: ignore[arg-type]
 
 

@@ -19,7 +19,7 @@ from vime.cluster.accelerators import CPU_BUILD, GPU_BUILD, why_no_device
 from vime.cluster.layout import world_size
 from vime.cluster.placement import sends_adapters, sends_integers, trainer_places, transport
 from vime.cluster.ports import LOOPBACK
-from vime.config import CRITIC, AlgorithmConfig, RunConfig
+from vime.config import CRITIC, AlgorithmConfig, Fp8Recipe, RunConfig, TrainedQuantization
 from vime.errors import ConfigError, Problem
 from vime.processes.output import send_output_to
 from vime.trainer.shard import Shard
@@ -60,7 +60,7 @@ class TrainerRank:
 
     def address(self) -> str:
         """host:port at which the ranks can meet, on this rank's machine."""
-        import_megatron()
+        import_megatron(self._config)
         from vime.trainer.parallel import free_port
 
         return f"{self._host()}:{free_port(self._host())}"
@@ -77,7 +77,7 @@ class TrainerRank:
             reason = why_no_device(CPU_BUILD if torch.version.cuda is None else GPU_BUILD) or "its devices cannot be used"
             remedy = f"torch {torch.__version__} finds no GPU on {self._host()}: {reason}"
             raise ConfigError([Problem(key="cluster.gpus_per_node", value=self._config.cluster.gpus_per_node, remedy=remedy)])
-        import_megatron()
+        import_megatron(self._config)
 
         if not gc.get_freeze_count():
             gc.freeze()  # what is imported by now stays: looking through it for garbage takes a quarter of a second each time
@@ -166,7 +166,7 @@ class TrainerRank:
             self._sender.close()
         self._sender = DirectSender(
             transport(self._config),
-            engine.export,
+            lambda: self._served(engine.export()),
             engine.exported_shapes,
             urls=urls,
             num_workers=num_workers,
@@ -187,24 +187,28 @@ class TrainerRank:
         With `cluster.num_delta_syncs` they may be differences from the last ones, unless they are to be whole.
         """
         from vime.weights.export import write_adapter_payload, write_payload
-        from vime.weights.quantize import quantized
 
         engine = self._engine(of)
         if sends_adapters(self._config):
             tensors, description = engine.export_adapter(), engine.describe_adapter()
             return write_adapter_payload(tensors, folder=folder, name=of, version=version, description=description)
-        tensors = quantized(engine.export()) if sends_integers(self._config) else engine.export()
-        return write_payload(tensors, folder=folder, version=version, sent=self._sent, is_whole=is_whole)
+        return write_payload(self._served(engine.export()), folder=folder, version=version, sent=self._sent, is_whole=is_whole)
 
     def export_saved(self, of: str, saved: Path, folder: Path, version: int) -> WeightPayload:
         """Writes what was saved as files into `folder`: an adapter, under the name `of`, or without it a model; no collective."""
         from vime.weights.export import copy_adapter_payload, copy_payload, saved_tensors
-        from vime.weights.quantize import quantized
 
         if of:
             return copy_adapter_payload(saved, folder=folder, name=of, version=version)
-        tensors = quantized(saved_tensors(saved)) if sends_integers(self._config) else saved_tensors(saved)
-        return copy_payload(tensors, folder=folder, version=version)
+        return copy_payload(self._served(saved_tensors(saved)), folder=folder, version=version)
+
+    def _served(self, tensors: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        """The tensors of a model as its servers get them: with what quantization makes of them."""
+        from vime.weights.quantize import in_four_bits, quantized
+
+        if sends_integers(self._config):
+            return quantized(tensors)
+        return in_four_bits(tensors) if self._config.trainer.quantization is TrainedQuantization.int4 else tensors
 
     def call(self, of: str, method: str, *arguments: Any, **options: Any) -> Any:
         """Any other method of this rank's `Engine`."""
@@ -222,8 +226,8 @@ def _kept(columns: list[Any] | None) -> list[Any] | None:
     return None if columns is None else [ray.put(block) for block in columns]
 
 
-def import_megatron() -> None:
-    """Imports the engine, made to run on this device.
+def import_megatron(config: RunConfig | None = None) -> None:
+    """Imports the engine, made to run on this device, for a run that may need Transformer Engine.
 
     Megatron imports wandb where it is installed, for timers that nothing here uses, and wandb makes two folders in the directory
     for temporary files, which stay behind when Ray kills the process. So wandb is hidden from it, and so is Triton if there is no
@@ -234,7 +238,7 @@ def import_megatron() -> None:
     with _hidden("wandb"), nullcontext() if torch.cuda.is_available() else _hidden("triton"):
         from vime.trainer import megatron_setup
 
-        megatron_setup.set_up()
+        megatron_setup.set_up(with_engine=config is not None and config.trainer.fp8.recipe is not Fp8Recipe.none)
         import vime.trainer.engine  # noqa: F401
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from vime.algorithm.algorithm import Algorithm
 from vime.cluster.layout import splits_tokens
-from vime.config import ModelConfig, RoutingReplay, RunConfig, TrainerConfig
+from vime.config import Fp8Recipe, ModelConfig, RoutingReplay, RunConfig, TrainerConfig
 from vime.errors import SampleError
 from vime.trainer.packing import Packing, pack, sequence_flops, useful_share
 from vime.types import ColumnType, Defined, Sample
@@ -24,6 +24,8 @@ from vime.types.routed_experts import id_type
 
 BLOCK_TOKENS = 2**22
 """Number of tokens at which a block ends, with the row that reaches it; at most 13 bytes of each token are joined at once."""
+FP8_TOKENS = 16
+"""Tokens of a product of 8-bit floats come in multiples of this."""
 NUMBERS = itertools.count()
 COLUMNS = (TOKEN, MASK, LOGPROB, VERSION, ADVANTAGE, WEIGHT)
 """Columns of every shard."""
@@ -49,6 +51,8 @@ class RowShare:
     """The tensor-parallel size with sequence parallelism, otherwise 1."""
     count_multiple: int = 1
     """The number of micro-batches is a multiple of this."""
+    token_multiple: int = 1
+    """The number of a rank's tokens in a row is a multiple of this."""
 
     @classmethod
     def of(cls, trainer: TrainerConfig, *, context_rank: int = 0) -> "RowShare":
@@ -58,6 +62,7 @@ class RowShare:
             context_size=trainer.context_parallel_size,
             tensor_size=trainer.tensor_parallel_size if splits_tokens(trainer) else 1,
             count_multiple=trainer.pipeline_parallel_size if trainer.virtual_pipeline_parallel_size > 1 else 1,
+            token_multiple=1 if trainer.fp8.recipe is Fp8Recipe.none else FP8_TOKENS,
         )
 
     def padded(self, length: int) -> int:
@@ -68,7 +73,7 @@ class RowShare:
     def fill(self, lengths: list[int]) -> list[int]:
         """Places that the sequences of a row take; the last one includes the filling of the row."""
         padded = [self.padded(length) for length in lengths]
-        row_multiple = math.lcm(self.padded(1), self.context_size * self.tensor_size)
+        row_multiple = math.lcm(self.padded(1), self.context_size * self.tensor_size * self.token_multiple)
         padded[-1] += -sum(padded) % row_multiple
         return padded
 

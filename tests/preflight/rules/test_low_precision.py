@@ -4,6 +4,7 @@ import pytest
 
 from vime.preflight.compose import compose_run
 from vime.preflight.plan.models import serving
+from vime.preflight.plan.steps import summary
 from vime.preflight.rules import low_precision
 from vime.preflight.validation import find_problems
 
@@ -40,3 +41,37 @@ def test_a_processor_without_the_instructions_keeps_no_8_bit_cache(monkeypatch: 
     for flags, number in (("fpu avx2", 1), ("fpu avx512f", 0), ("fpu amx_tile", 0)):
         (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
         assert len(low_precision.processor(config)) == number, flags
+
+
+def test_a_trainer_with_the_same_integers_needs_no_correction():
+    config = compose_run([*TINY, *LOW, "trainer.quantization=int8"]).config
+    assert find_problems(config) == []
+    assert "the servers compute with the same integers" in " ".join(summary(config))
+    config = compose_run([*TINY, "trainer.quantization=int4"]).config
+    assert find_problems(config) == []
+    assert "int4" in " ".join(summary(config))
+
+
+def test_8_bit_floats_are_planned_and_want_transformer_engine():
+    words = ["+method=memagent", "model=qwen2.5-7b", "cluster=one_node", "mode=plan", "trainer.fp8.recipe=blockwise"]
+    config = compose_run([*words, "trainer.fp8.num_first_bf16_layers=1"]).config
+    assert find_problems(config) == []
+    assert "FP8 by Transformer Engine (blockwise), without the first 1 and the last 0 layers" in " ".join(summary(config))
+    (problem,) = low_precision.engine(config)
+    assert problem.key == "trainer.fp8.recipe" and "transformer-engine" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trainer.fp8.recipe=delayed", "trainer.fp8.num_last_bf16_layers=1"],
+        ["trainer.fp8.recipe=tensorwise", "trainer.precision=float32"],
+        ["trainer.fp8.recipe=tensorwise", "trainer.fp8.num_last_bf16_layers=28"],
+        ["trainer.fp8.recipe=tensorwise", "trainer.lora.rank=8"],
+        ["trainer.fp8.recipe=tensorwise", "trainer.quantization=int4"],
+        ["trainer.fp8.recipe=tensorwise", "algorithm.critic.place=trunk"],
+    ],
+)
+def test_8_bit_floats_go_with_few_others(words: list[str]):
+    config = compose_run(["+method=memagent", "model=qwen2.5-7b", "cluster=one_node", "mode=plan", *words]).config
+    assert [problem.key for problem in low_precision.floats(config)] == ["trainer.fp8.recipe"]

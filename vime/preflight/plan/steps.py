@@ -5,7 +5,7 @@ import math
 from vime.algorithm.choice import is_paired
 from vime.algorithm.description import describe
 from vime.cluster.placement import sends_adapters, transport
-from vime.config import AlgorithmName, Before, RoutingReplay, RunConfig, WeightTransfer
+from vime.config import AlgorithmName, Before, Fp8Recipe, RoutingReplay, RunConfig, TrainedQuantization, WeightTransfer
 from vime.evaluation.conditions import SCAFFOLD, TRAINED
 from vime.memory.kv_cache import num_concurrent_rollouts
 from vime.memory.tokens import experts_bytes
@@ -36,11 +36,27 @@ def summary(config: RunConfig) -> list[str]:
         *[f"risk: {text}" for text in risks(config)],
         f"model {model.name} ({count(num_parameters(model))} parameters, {config.trainer.precision.value}{adapters}), "
         f"checkpoint {model.checkpoint or 'not given'}",
+        *trained_numbers(config),
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",
         f"folder {config.output_dir}, a checkpoint of {gib(saved)} every "
         f"{config.trainer.save_every} steps, {config.trainer.keep_checkpoints}{best} kept",
         *([f"weights reach the servers {weight_transfer(config)}"] if config.algorithm.name is not AlgorithmName.sft else []),
     ]
+
+
+def trained_numbers(config: RunConfig) -> list[str]:
+    """The formats in which linear layers are trained, where these are not the run's precision."""
+    chosen, fp8 = config.trainer.quantization, config.trainer.fp8
+    lines = []
+    if chosen is TrainedQuantization.int8:
+        lines.append("linear layers are trained in int8, inputs too; the servers compute with the same integers")
+    elif chosen is TrainedQuantization.int4:
+        lines.append("linear layers are trained in int4; the servers get the weights that these integers represent")
+    if fp8.recipe is not Fp8Recipe.none:
+        left = fp8.num_first_bf16_layers, fp8.num_last_bf16_layers
+        without = f", without the first {left[0]} and the last {left[1]} layers" if any(left) else ""
+        lines.append(f"products of linear layers in FP8 by Transformer Engine ({fp8.recipe.value}){without}; not run so far")
+    return lines
 
 
 def _adapter(config: RunConfig) -> str:

@@ -1,6 +1,9 @@
-"""Low precision in servers: formats exist where they are served, and what a quantized model samples is corrected in training."""
+"""Low precision: formats exist where they are served and trained, and what a quantized model samples is corrected in training,
+unless the trainer computes with the same integers.
+"""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from vime.cluster.placement import DIRECT, sends_adapters, transport
@@ -8,17 +11,23 @@ from vime.config import (
     PROBABILITY_MASKS,
     AlgorithmName,
     CorrectionMode,
+    CriticPlace,
+    Fp8Recipe,
     KVCacheDtype,
     ModelAPI,
     OldLogprobs,
+    Precision,
     Quantization,
     RunConfig,
     ServedModelConfig,
     SpeculationMethod,
     Surrogate,
+    TrainedQuantization,
 )
 from vime.errors import Problem
-from vime.serving.quantization import ARGUMENTS, is_low_precision
+from vime.model.families import family_of
+from vime.serving.quantization import ARGUMENTS, is_approximate
+from vime.weights.quantize import GROUP
 
 PROCESSOR = Path("/proc/cpuinfo")
 WITH_8_BIT_CACHE = {"avx512f", "amx_tile"}
@@ -49,6 +58,84 @@ def processor(config: RunConfig) -> list[Problem]:
     ]
 
 
+def training(config: RunConfig) -> list[Problem]:
+    """Quantization-aware training is possible for the model, and its servers compute with what the trainer computes with."""
+    chosen = config.trainer.quantization
+    return [] if chosen is TrainedQuantization.none else [*_trainable(config, chosen), *_served_alike(config, chosen)]
+
+
+def floats(config: RunConfig) -> list[Problem]:
+    """Training in 8-bit floats is possible for the model and on the cluster."""
+    fp8, model, key = config.trainer.fp8, config.model, "trainer.fp8.recipe"
+    value, left = fp8.recipe.value, fp8.num_first_bf16_layers + fp8.num_last_bf16_layers
+    found: list[tuple[bool, str]] = [
+        (config.cluster.gpus_per_node == 0, "8-bit floats need GPUs with Transformer Engine: use none, or a cluster with GPUs"),
+        (config.trainer.precision is not Precision.bfloat16, "what stays is in bfloat16: set trainer.precision=bfloat16"),
+        (config.trainer.lora.rank > 0, "adapters in 8-bit floats are not built: set trainer.lora.rank=0"),
+        (config.trainer.quantization is not TrainedQuantization.none, "choose one format: set trainer.quantization=none"),
+        (config.algorithm.critic.place is not CriticPlace.none, "critics in 8-bit floats are not built: use none"),
+        (model.num_experts > 0, "experts in 8-bit floats are not built: use none"),
+        (family_of(model.family).post_norms, f"8-bit floats are not built for {model.family.value}: use none"),
+        (fp8.recipe is Fp8Recipe.delayed and left > 0, "no layer may stay in bfloat16 with delayed scaling: use tensorwise"),
+        (left >= model.num_layers, f"all {model.num_layers} layers stay in bfloat16: leave fewer out, or use none"),
+    ]
+    if fp8.recipe is Fp8Recipe.none:
+        found = [(left > 0, "layers are left out of 8-bit floats, and there are none: choose a recipe, or set 0")]
+    return [Problem(key=key, value=value, remedy=remedy) for is_wrong, remedy in found if is_wrong]
+
+
+def engine(config: RunConfig) -> list[Problem]:
+    """Transformer Engine is installed where the trainer needs it."""
+    recipe = config.trainer.fp8.recipe
+    if recipe is Fp8Recipe.none or config.cluster.ray_address is not None or find_spec("transformer_engine") is not None:
+        return []
+    remedy = "Transformer Engine is not installed: pip install 'transformer-engine[pytorch]', or use none"
+    return [Problem(key="trainer.fp8.recipe", value=recipe.value, remedy=remedy)]
+
+
+def _trainable(config: RunConfig, chosen: TrainedQuantization) -> Iterator[Problem]:
+    key, model, trainer = "trainer.quantization", config.model, config.trainer
+    if trainer.lora.rank:
+        remedy = "merged adapters would be quantized with their matrix in servers, and apart from it in the trainer: set "
+        yield Problem(key=key, value=chosen.value, remedy=f"{remedy}trainer.lora.rank=0, or use none")
+    if chosen is TrainedQuantization.int8 and model.num_experts:
+        remedy = "no server has quantized the inputs of experts yet: use int4, which leaves inputs as they are, or none"
+        yield Problem(key=key, value=chosen.value, remedy=remedy)
+    if chosen is TrainedQuantization.int8 and config.cluster.gpus_per_node and config.algorithm.name is not AlgorithmName.sft:
+        remedy = "servers on GPUs do not get the trainer's integers: use int4, whose weights they get, or none"
+        yield Problem(key=key, value=chosen.value, remedy=remedy)
+    if chosen is not TrainedQuantization.int4:
+        return
+    ranks = trainer.tensor_parallel_size
+    widths = {
+        "hidden_size": model.hidden_size,
+        "num_attention_heads · head_dim": model.num_attention_heads * model.head_dim / ranks,
+    }
+    if model.num_experts:
+        widths["moe_intermediate_size"] = model.moe_intermediate_size
+    else:
+        widths["intermediate_size"] = model.intermediate_size / ranks
+    for name, width in widths.items():
+        if width % GROUP:
+            part = f" on each of {ranks} tensor-parallel ranks" if ranks > 1 and name != "hidden_size" else ""
+            remedy = f"{GROUP} inputs share a scale, which do not divide the {width:g} of model.{name}{part}: use int8, or none"
+            yield Problem(key=key, value=chosen.value, remedy=remedy)
+
+
+def _served_alike(config: RunConfig, chosen: TrainedQuantization) -> Iterator[Problem]:
+    """Servers of the trained model have the trainer's integers, or in 4 bits the weights that these represent."""
+    if config.algorithm.name is AlgorithmName.sft:
+        return
+    wanted = Quantization.int8 if chosen is TrainedQuantization.int8 else Quantization.none
+    for name, model in config.serving.models.items():
+        if model.trained and model.quantization is not wanted:
+            remedy = (
+                f"with trainer.quantization={chosen.value} its servers compute with other numbers than the trainer: use "
+                f"{wanted.value}, or trainer.quantization=none"
+            )
+            yield Problem(key=f"serving.models.{name}.quantization", value=model.quantization.value, remedy=remedy)
+
+
 def correction(config: RunConfig) -> list[Problem]:
     """A trained model that is sampled in low precision has a correction for the distance between sampler and trainer."""
     algorithm = config.algorithm
@@ -61,12 +148,13 @@ def correction(config: RunConfig) -> list[Problem]:
     remedy = (
         "servers in low precision sample from another distribution than the trainer's, and nothing corrects for that: choose "
         "algorithm=score_centering, or algorithm.correction.mode=truncate algorithm.old_logprobs=trainer (truncated importance "
-        "weights), or set algorithm.correction.allow_none=true to train without"
+        "weights), train with the same integers (trainer.quantization=int8, for servers in int8), or set "
+        "algorithm.correction.allow_none=true to train without"
     )
     return [
         Problem(key="algorithm.correction.mode", value=algorithm.correction.mode.value, remedy=remedy)
         for model in config.serving.models.values()
-        if model.trained and is_low_precision(model)
+        if model.trained and is_approximate(config, model)
     ]
 
 
