@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vime.inside_vllm import exchange, fixed_products, forced_tokens, routed_experts
+from vime.inside_vllm.cpu_delta_net import attend_in_any_type
 from vime.inside_vllm.cpu_integers import mend_integers
 from vime.inside_vllm.cpu_seeds import keep_seeds
 from vime.inside_vllm.cpu_speculation import draft_by_seeds
@@ -45,6 +46,7 @@ def fork_on_cpu() -> None:
     keep_seeds()
     draft_by_seeds()
     mend_integers()
+    attend_in_any_type()
     routed_experts.report_on_cpu()
     if forced_tokens.wanted():
         forced_tokens.take_forced_tokens()

@@ -30,6 +30,7 @@ from vime.model.families import family_of
 from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK, ROW_PARALLEL, adapted_shapes
 
 FLOAT32 = 4
+GATED_VALUES, GATED_NUMBERS = 1, 1
 QKV = (LoraTarget.q_proj, LoraTarget.k_proj, LoraTarget.v_proj)
 GATE_UP = (LoraTarget.gate_proj, LoraTarget.up_proj)
 
@@ -63,11 +64,14 @@ def recomputes(trainer: TrainerConfig) -> bool:
 def _layers(config: RunConfig) -> float:
     """Bytes per token in all layers."""
     model, trainer = config.model, config.trainer
-    layer = _attention(model, trainer) + (_experts(config) if model.num_experts else _feed_forward(config)) + _adapters(config)
+    num_linear = model.linear_attention.num_linear(model.num_layers)
+    others = _norms(model, trainer) + (_experts(config) if model.num_experts else _feed_forward(config)) + _adapters(config)
+    full, linear = _attention(model, trainer) + others, (_linear_attention(model, trainer) + others if num_linear else 0.0)
     if recomputes(trainer):
-        return model.num_layers * model.hidden_size * BYTES[trainer.precision] / _split(trainer) + layer
+        return model.num_layers * model.hidden_size * BYTES[trainer.precision] / _split(trainer) + max(full, linear)
     stages, rounds = trainer.pipeline_parallel_size, trainer.virtual_pipeline_parallel_size
-    return model.num_layers * layer * (1 + (stages - 1) / (stages * rounds) if rounds > 1 else 1)
+    layers = (model.num_layers - num_linear) * full + num_linear * linear
+    return layers * (1 + (stages - 1) / (stages * rounds) if rounds > 1 else 1)
 
 
 def keeps_input(trainer: TrainerConfig, *targets: LoraTarget) -> bool:
@@ -76,17 +80,30 @@ def keeps_input(trainer: TrainerConfig, *targets: LoraTarget) -> bool:
 
 
 def _attention(model: ModelConfig, trainer: TrainerConfig) -> float:
-    """Bytes per token of a layer's norms and attention."""
+    """Bytes per token of a layer's attention."""
     ranks, heads, groups = trainer.tensor_parallel_size, model.num_attention_heads, model.num_key_value_heads
     has_inputs = keeps_input(trainer, LoraTarget.o_proj)
     values, numbers = ((3 + has_inputs) * heads + 3 * groups) * model.head_dim, float(heads)
     family = family_of(model.family)
     if family.qk_norm:
         values, numbers = values + (heads + groups) * model.head_dim, numbers + heads + groups
+    if family.gates_attention:  # the gate in the precision and in float32, its sigmoid, and the output before and after
+        values, numbers = values + GATED_VALUES * heads * model.head_dim, numbers + GATED_NUMBERS * heads * model.head_dim
+    return (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks
+
+
+def _linear_attention(model: ModelConfig, trainer: TrainerConfig) -> float:
+    """Bytes per token of a layer of linear attention: all that it projects of its input, and the input of the last product."""
+    linear = model.linear_attention
+    return (sum(linear.input_parts) + linear.value_width) * BYTES[trainer.precision] / trainer.tensor_parallel_size
+
+
+def _norms(model: ModelConfig, trainer: TrainerConfig) -> float:
+    """Bytes per token of a layer's norms."""
+    family = family_of(model.family)
     before_products = keeps_input(trainer, *QKV) + (keeps_input(trainer, *GATE_UP) or bool(model.num_experts))
     kept = before_products + family.norms_per_layer  # outputs of norms before products, and inputs of all norms
-    norms = kept * model.hidden_size * BYTES[trainer.precision] + family.norms_per_layer * FLOAT32
-    return norms / _split(trainer) + (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks
+    return (kept * model.hidden_size * BYTES[trainer.precision] + family.norms_per_layer * FLOAT32) / _split(trainer)
 
 
 def _feed_forward(config: RunConfig) -> float:
