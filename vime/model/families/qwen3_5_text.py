@@ -2,7 +2,7 @@
 output has a gate (arXiv 2505.06708) and whose rotary embeddings turn a part of each head.
 
 Published checkpoints also hold an encoder of images and a layer that predicts a second token. The text model is a part of them;
-`tools/text_model.py` writes it as a checkpoint of its own.
+`tools/convert_checkpoint.py text-model SOURCE FOLDER` writes it as a checkpoint of its own.
 """
 
 from typing import Any
