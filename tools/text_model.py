@@ -53,7 +53,7 @@ def _write_part(path: Path, target: Path) -> dict[str, int]:
     """Writes the text model's tensors of one file, and returns their sizes in bytes by name; none if it has none."""
     tensors = {}
     with safe_open(path, framework="pt") as file:
-        for name in file.keys():
+        for name in list(file.keys()):
             if name.startswith(WITHIN):
                 tensors[ALONE + name.removeprefix(WITHIN)] = file.get_tensor(name)
             elif name.startswith(HEAD):

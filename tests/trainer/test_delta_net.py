@@ -32,7 +32,8 @@ def parameters(seed: int) -> dict[str, torch.Tensor]:
 
 def outputs(inputs_TI: torch.Tensor, lengths: list[int], weights: dict[str, torch.Tensor]) -> torch.Tensor:
     """The layer's outputs of a row, [T, H * V]."""
-    from vime.trainer.delta_net import CHUNK, attend_linear
+    from vime.model.size import STATE_CHUNK
+    from vime.trainer.delta_net import attend_linear
     from vime.trainer.packed_sequences import packed_sequences
 
     packed = packed_sequences(lengths)
@@ -40,7 +41,7 @@ def outputs(inputs_TI: torch.Tensor, lengths: list[int], weights: dict[str, torc
     return attend_linear(
         inputs_TI,
         **weights,
-        plan=packed.chunk_plan(CHUNK),
+        plan=packed.chunk_plan(STATE_CHUNK),
         position_T=packed.position_T,
         heads=(KEY_HEADS, VALUE_HEADS),
         widths=(KEY_WIDTH, VALUE_WIDTH),

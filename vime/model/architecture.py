@@ -174,7 +174,7 @@ def _unsupported(raw: dict[str, Any], family: ModelFamily | None, rope: dict[str
         families = [each.value for each in Family]
         remedy = f"supported families: {', '.join(families)}; another one is a file of vime/model/families"
         if (raw.get("text_config") or {}).get("model_type") in families:
-            remedy = "it also sees images: use its text model, which python tools/convert_checkpoint.py text-model SOURCE FOLDER writes"
+            remedy = "it sees images too: use its text model (python tools/convert_checkpoint.py text-model CHECKPOINT FOLDER)"
         problems.append(Problem(key="model.checkpoint", value=raw.get("model_type"), remedy=remedy))
     problems += rope_problems(rope, key="rope_parameters", kinds=OF_CHECKPOINTS)
     for name in ("use_sliding_window", "attention_bias", "mlp_bias"):

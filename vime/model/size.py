@@ -8,6 +8,8 @@ from vime.model.families import family_of
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
 ROW_PARALLEL = (LoraTarget.o_proj, LoraTarget.down_proj)
 """Matrices that tensor parallelism cuts along their inputs."""
+STATE_CHUNK = 64
+"""Tokens of a chunk of linear attention. Products within it grow with its square, and longer ones take fewer steps."""
 LOGITS_IN_CHUNK = 2**26
 """Logits that the trainer computes at once on a CPU: 256 MiB in float32."""
 LOGITS_IN_CUDA_CHUNK = 2**28

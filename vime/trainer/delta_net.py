@@ -30,12 +30,11 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec, build_module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from vime.model.size import STATE_CHUNK
 from vime.trainer.lora import ColumnLinear, RowLinear
 from vime.trainer.norm import RMSNorm
 from vime.trainer.packed_sequences import ChunkPlan, PackedSequences
 
-CHUNK = 64
-"""Tokens of a chunk. Products within it grow with its square, and steps from state to state are fewer with longer ones."""
 NORM_EPS = 1e-6
 """Added to the squared length of queries and keys."""
 
@@ -98,7 +97,7 @@ class DeltaNet(GatedDeltaNet):
             norm_weight = copy_to_tensor_model_parallel_region(norm_weight, self.pg_collection.tp)
         attend = partial(
             attend_linear,
-            plan=packed_seq_params.chunk_plan(CHUNK),
+            plan=packed_seq_params.chunk_plan(STATE_CHUNK),
             position_T=packed_seq_params.position_T,
             heads=(self.num_key_heads // self.tp_size, self.num_value_heads // self.tp_size),
             widths=(self.key_head_dim, self.value_head_dim),
@@ -178,7 +177,7 @@ def delta_rule(
     strength = strength_TH.float().unsqueeze(2)
     rows = torch.cat([query, key, value_THV.float(), log_decay_TH.unsqueeze(2), strength], dim=2)
     rows = F.pad(rows, (0, 0, 0, 0, 0, 1)).index_select(0, plan.index_P)  # places without a token: zeros, which change nothing
-    blocks = rows.unflatten(0, (-1, CHUNK)).transpose(1, 2)  # [N, H, C, channels]
+    blocks = rows.unflatten(0, (-1, STATE_CHUNK)).transpose(1, 2)  # [N, H, C, channels]
     query, key, value, log_decay, strength = blocks.split([channels, channels, value_THV.shape[2], 1, 1], dim=3)
     log_total_NHC1 = log_decay.cumsum(2)
     log_between = (log_total_NHC1 - log_total_NHC1.transpose(2, 3)).tril()
