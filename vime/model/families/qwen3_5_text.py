@@ -65,6 +65,7 @@ def random(model: ModelConfig) -> dict[str, Any]:
 
 FAMILY = ModelFamily(
     config_class="Qwen3_5TextConfig",
+    serves_vocabulary=True,
     qk_norm=True,
     norm_adds_one=True,
     gates_attention=True,
