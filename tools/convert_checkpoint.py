@@ -5,11 +5,13 @@
     python tools/convert_checkpoint.py to-peft outputs/latest adapters/trained
     python tools/convert_checkpoint.py from-hugging-face Qwen/Qwen2.5-7B checkpoints/qwen
     python tools/convert_checkpoint.py from-gguf downloads/SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2-135m
+    python tools/convert_checkpoint.py text-model Qwen/Qwen3.5-0.8B models/qwen3.5-0.8b
 
 A run's checkpoint, of any layout of ranks, becomes a folder that transformers and vLLM load; a run folder means its newest
 checkpoint. Adapters (LoRA) are merged into their base; `to-peft` writes them alone, in PEFT's format. `from-hugging-face` gives a
 trainer checkpoint with fresh moments. It has no layout of its own: it loads under any tensor, pipeline, data and expert parallel
-size. `from-gguf` gives the folder of a model in llama.cpp's format.
+size. `from-gguf` gives the folder of a model in llama.cpp's format, `text-model` that of the text model of a checkpoint that also
+sees images.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from from_gguf import from_gguf
 from rich.console import Console
 from rich.progress import Progress
+from text_model import write_text_model
 
 from vime.config import CriticPlace, ModelConfig, Precision, RunConfig, TrainerConfig
 from vime.errors import CheckpointError, VimeError
@@ -172,7 +175,9 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     peft.add_argument("--source", help="the base model; the default is the run's model.checkpoint")
     gguf = ways.add_parser("from-gguf", help="a GGUF file to a folder for transformers and vLLM, in float32")
     gguf.add_argument("file", type=Path, help="the GGUF file")
-    for way in (to, peft, back, gguf):
+    text = ways.add_parser("text-model", help="the text model of a checkpoint that also sees images")
+    text.add_argument("source", help="Hugging Face folder or id")
+    for way in (to, peft, back, gguf, text):
         way.add_argument("target", type=Path, help="folder to be written; must not exist")
     given: Any = parser.parse_args(arguments)
     if given.target.exists():
@@ -186,6 +191,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
                 from_checkpoint(given.checkpoint, given.target, **options, to_peft=to_peft, progress=progress)
             elif given.way == "from-gguf":
                 from_gguf(given.file, given.target)
+            elif given.way == "text-model":
+                write_text_model(checkpoint_folder(given.source), given.target)
             else:
                 from_hugging_face(given.source, given.target, precision=given.precision, progress=progress)
     except VimeError as error:

@@ -21,6 +21,7 @@ from vime.config import (
     ServerRole,
     ServingConfig,
 )
+from vime.inside_vllm.pillow_images import take_pillow
 from vime.inside_vllm.plugin import register
 from vime.memory.processes import server_memory
 from vime.model.adapter_folder import RANKS
@@ -122,8 +123,9 @@ def test_servers_of_merged_adapters_have_two_matrices_where_embedding_and_head_d
 def test_the_families_whose_vocabulary_takes_adapters_are_those_of_vllm():
     from vllm.model_executor.models import ModelRegistry
 
+    take_pillow()
     classes = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
-    classes |= {"qwen3_moe": "Qwen3MoeForCausalLM", "gemma3_text": "Gemma3ForCausalLM"}
+    classes |= {"qwen3_moe": "Qwen3MoeForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM"}
     assert classes.keys() == {family.value for family in Family}
     found = {family: ModelRegistry._try_load_model_cls(name) for family, name in classes.items()}
     takes = {family: {"embed_tokens", "lm_head"} <= set(getattr(cls, "embedding_modules", {})) for family, cls in found.items()}

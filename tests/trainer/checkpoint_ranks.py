@@ -60,7 +60,7 @@ def whole_state(engine: LockstepEngine) -> dict[str, torch.Tensor]:
             shards = [own]
             if mapping.layout is not names.Layout.replicated and not mapping.is_expert:
                 shards = gather_objects(own, parallel_state.get_tensor_model_parallel_group())
-            full = names.unshard(mapping.layout, shards)
+            full = names.unshard(mapping.layout, shards, engine.architecture)
             for name, tensor in zip(mapping.names, names.unfuse(mapping.layout, full, engine.architecture)):
                 own_part[f"{kind} {name}"] = tensor.clone()
     state: dict[str, torch.Tensor] = {"steps": torch.tensor(optimizer_state.num_steps(engine.optimizer))}

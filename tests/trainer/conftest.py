@@ -83,7 +83,14 @@ def build_config(folder: Path, *, lora: dict[str, Any] | None = None, **trainer:
 
     architecture = read_architecture(folder)
     names = ["num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size"]
-    names += ["vocab_size", "tie_word_embeddings", "num_experts", "num_experts_per_token", "moe_intermediate_size"]
+    names += [
+        "vocab_size",
+        "tie_word_embeddings",
+        "num_experts",
+        "num_experts_per_token",
+        "moe_intermediate_size",
+        "linear_attention",
+    ]
     shape = {name: getattr(architecture, name) for name in names}
     model = ModelConfig(checkpoint=str(folder), family=Family(architecture.family), **shape)
     defaults: dict[str, Any] = {"precision": "float32", "lr": 1e-3, "num_threads": 1, "clip_grad": 1.0}

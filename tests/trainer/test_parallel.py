@@ -29,6 +29,7 @@ OF_FAMILY = {
     "qwen3": ("tensor", "pipeline", "tensor_pipeline", "context"),
     "llama_tied": ("tensor_pipeline", "context"),
     "gemma3_text_tied": ("tensor", "tensor_pipeline", "context"),
+    "qwen3_5_text": ("tensor", "pipeline", "tensor_pipeline"),
 }
 DENSE = {f"{family} {name}": BASIC[name] for family, names in OF_FAMILY.items() for name in names}
 EXPERTS = {
@@ -42,6 +43,9 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     "llama_tied tensor_context": TENSOR | CONTEXT,
     "qwen3 sequence_context": TENSOR | SEQUENCE | CONTEXT,
     "gemma3_text_tied sequence recompute": TENSOR | SEQUENCE | RECOMPUTE,
+    "qwen3_5_text_tied sequence recompute": TENSOR | SEQUENCE | RECOMPUTE,
+    "qwen3_5_text sequence_data": TENSOR | SEQUENCE | DATA,
+    "qwen3_5_text interleaved": INTERLEAVED,
     "qwen2_tied sequence_data": TENSOR | SEQUENCE | DATA,
     "qwen2_tied pipeline_context": PIPELINE | CONTEXT,
     "qwen3 context_data": CONTEXT | DATA,
@@ -100,6 +104,7 @@ RESUMED = [
     "qwen2_tied tensor",
     "qwen3 pipeline",
     "qwen2_tied pipeline",
+    "qwen3_5_text tensor_pipeline",
     "qwen3 data",
     *BFLOAT16,
 ]

@@ -19,6 +19,7 @@ KINDS: dict[str, tuple[str, bool, str]] = {
     "bfloat16": ("qwen3", False, "bfloat16"),
     "tied": ("qwen2", True, "float32"),
     "experts": ("qwen3_moe", False, "float32"),
+    "linear": ("qwen3_5_text", False, "float32"),
 }
 """Family, tied embeddings and precision."""
 LAYOUTS: dict[str, dict[str, int]] = {
@@ -36,12 +37,20 @@ CHANGES = [
     *[("bfloat16", "tensor", "data"), ("bfloat16", "data", "data"), ("bfloat16", "data", "single")],
     *[("tied", "tensor", "pipeline"), ("tied", "pipeline", "single"), ("tied", "single", "pipeline")],
     *[("experts", "pipeline", "single"), ("experts", "single", "expert"), ("experts", "expert", "pipeline")],
+    *[("linear", "tensor", "pipeline"), ("linear", "pipeline", "single"), ("linear", "single", "tensor")],
     *[("tied", "interleaved", "tensor"), ("tied", "single", "interleaved")],
 ]
 EXPORTS = [
     *(
         ("tensor", family, tied)
-        for family, tied in (("qwen2", True), ("qwen3", False), ("llama", True), ("qwen3_moe", False), ("gemma3_text", True))
+        for family, tied in (
+            ("qwen2", True),
+            ("qwen3", False),
+            ("llama", True),
+            ("qwen3_moe", False),
+            ("gemma3_text", True),
+            ("qwen3_5_text", False),
+        )
     ),
     *(("pipeline", family, tied) for family, tied in (("qwen2", True), ("qwen3_moe", False))),
 ]

@@ -17,7 +17,10 @@ from tests.served_stack import HuggingFaceTrainer, ServedStack
 from vime.config import ServedModelConfig, ServingConfig
 
 VOCAB = 160
-SHAPES: dict[str, dict[str, Any]] = {"gemma3_text": {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24}}
+SHAPES: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24},
+    "qwen3_5_text": {"head_dim": 32},
+}
 """Fields of the random models; vLLM has no heads of 16 channels on a CPU."""
 NUM_LAYERS, LENGTHS = 4, [3, 7, 40, 150]
 LIMIT = 1e-4
@@ -104,7 +107,7 @@ async def test_server_trainer_and_hugging_face_agree_and_new_weights_arrive(
         by_trainer = trainer.logprobs(tokens, counts, 1.0)
         assert largest_difference(by_server, [by_trainer[number] for number in range(len(tokens))]) < LIMIT
         reference.step()
-        await stack.sync(reference.export())
+        assert (await stack.sync(reference.export()))["num_unread_tensors"] == 0  # each tensor was proven
         await stack.probe()
         rows = await sampled(stack.endpoint, config.serving)
         moved = await reference.logprobs([row for row, _ in rows], counts)

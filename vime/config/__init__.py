@@ -7,7 +7,15 @@ Every field is read somewhere outside this package (`make check` proves it). Not
 from dataclasses import dataclass, field
 from typing import Any
 
-from vime.config.agent import CurriculumConfig, DataConfig, DatasetConfig, MethodConfig, ModelConfig, SessionConfig
+from vime.config.agent import (
+    CurriculumConfig,
+    DataConfig,
+    DatasetConfig,
+    LinearAttentionConfig,
+    MethodConfig,
+    ModelConfig,
+    SessionConfig,
+)
 from vime.config.choices import (
     OWN_MODEL,
     PROBABILITY_MASKS,
@@ -125,6 +133,7 @@ __all__ = [
     "KLEstimator",
     "KLPlace",
     "KVCacheDtype",
+    "LinearAttentionConfig",
     "LoggerConfig",
     "LoraConfig",
     "LoraDelivery",

@@ -16,6 +16,48 @@ MethodType = TypeVar("MethodType", bound="MethodConfig")
 
 
 @dataclass(kw_only=True, slots=True)
+class LinearAttentionConfig:
+    """Layers of linear attention, a gated delta net (arXiv 2412.06464) between every two layers of attention."""
+
+    full_every: Natural = 0
+    """Layers whose number, counted from 1, is a multiple of this have attention, and all others are linear; 0 for attention in
+    all layers."""
+    num_key_heads: Natural = 0
+    """Query heads of each linear layer, and its key heads."""
+    num_value_heads: Natural = 0
+    """Value heads of each linear layer, a multiple of `num_key_heads`; each has a state of its own."""
+    key_head_dim: Natural = 0
+    """Width of a query or key head."""
+    value_head_dim: Natural = 0
+    """Width of a value head."""
+    conv_kernel: Natural = 0
+    """Tokens that the causal convolution before each linear layer sees, the present one among them."""
+
+    def is_linear(self, layer: int) -> bool:
+        """True for a layer of linear attention, by its number from 0."""
+        return self.full_every > 0 and (layer + 1) % self.full_every > 0
+
+    def num_linear(self, num_layers: int) -> int:
+        """The number of linear layers among the first `num_layers`."""
+        return sum(map(self.is_linear, range(num_layers)))
+
+    @property
+    def key_width(self) -> int:
+        """Channels of all query heads, or of all key heads."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Channels of all value heads."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def input_parts(self) -> list[int]:
+        """Channels that a layer computes of its input: queries, keys, values, output gates, and two gates of each value head."""
+        return [self.key_width, self.key_width, self.value_width, self.value_width, self.num_value_heads, self.num_value_heads]
+
+
+@dataclass(kw_only=True, slots=True)
 class ModelConfig:
     """The trained model. Its shape is given here so that `mode=plan` needs no checkpoint; a checkpoint must agree with it."""
 
@@ -53,6 +95,8 @@ class ModelConfig:
     """Experts that the router chooses for each token; 0 for a dense model."""
     moe_intermediate_size: Natural = 0
     """Inner width of one expert; 0 for a dense model."""
+    linear_attention: LinearAttentionConfig = field(default_factory=LinearAttentionConfig)
+    """Layers of linear attention, for a family that has them."""
     chat_template_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of the trained model's chat template, for example `enable_thinking: false`."""
     tool_parser: str | None = None

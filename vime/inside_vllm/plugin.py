@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from vime.inside_vllm import cpu_speculation, early_exit
+from vime.inside_vllm import cpu_speculation, early_exit, pillow_images
 from vime.inside_vllm.adapter import adapt_requests
 from vime.weights.payload import AWAITS_ADAPTER, RANDOM_WEIGHTS
 
@@ -35,6 +35,7 @@ def register() -> None:
             WeightTransferEngineFactory.register_engine(name, module, engine)
         except ValueError:
             logger.debug("%s is registered already", name)
+    pillow_images.take_pillow()
     label_random_weights()
     adapt_requests()
     cpu_speculation.expand_in_place()

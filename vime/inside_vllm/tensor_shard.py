@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+INNER = "model."
 EXPERT = re.compile(r"(?P<layer>.*\.experts)\.(?P<number>\d+)\.(?P<part>gate_proj|up_proj|down_proj)\.weight")
 
 
@@ -50,7 +51,7 @@ def find_shard(model: Any, name: str, shape: torch.Size) -> TensorShard | None:
     """The place of the tensor `name`; None if this worker holds nothing of it, or vLLM's layer is of an unknown kind."""
     if expert := EXPERT.fullmatch(name):
         return _expert(model, expert, shape)
-    mapped = model.hf_to_vllm_mapper._map_name_with_shard(name) if hasattr(model, "hf_to_vllm_mapper") else (name, None)
+    mapped = _mapped(model, name)
     if mapped is None:
         return None
     path, _, parameter = mapped[0].rpartition(".")
@@ -59,6 +60,19 @@ def find_shard(model: Any, name: str, shape: torch.Size) -> TensorShard | None:
     except AttributeError:
         return None
     return _of_layer(module, parameter, mapped[1], shape)
+
+
+def _mapped(model: Any, name: str) -> tuple[str, Any] | None:
+    """The name in vLLM's model, and the part of a fused layer; None if vLLM drops the tensor.
+
+    Some models say which layers are fused at the model that is inside of them.
+    """
+    mapped: Any = model.hf_to_vllm_mapper._map_name_with_shard(name) if hasattr(model, "hf_to_vllm_mapper") else (name, None)
+    inner: Any = getattr(getattr(model, "model", None), "hf_to_vllm_mapper", None)
+    if mapped is None or mapped[1] is not None or inner is None or not mapped[0].startswith(INNER):
+        return mapped
+    within = inner._map_name_with_shard(mapped[0].removeprefix(INNER))
+    return within and (INNER + within[0], within[1])
 
 
 def _of_layer(module: Any, parameter: str, part: Any, shape: torch.Size) -> TensorShard | None:
@@ -73,14 +87,24 @@ def _of_layer(module: Any, parameter: str, part: Any, shape: torch.Size) -> Tens
             return TensorShard(module=module, kind=Kind.values, rows=rows, columns=everything, parameter=parameter)
         kind = Kind.linear if isinstance(module, ParallelLMHead) else Kind.rows
         return TensorShard(module=module, kind=kind, rows=rows, columns=everything)
+    if len(shape) == 3:  # the filters of a convolution, whose layer does not multiply; a processor may have them packed
+        return _whole(module, parameter, shape)
+    if isinstance(part, tuple) and module.tp_size > 1:
+        return None  # several parts of one tensor, of each of which this worker holds some rows
     if isinstance(module, LinearBase):
         rows, columns, offset = _slices(module, part, shape)
         kind = Kind.linear if parameter == "weight" else Kind.values
         return TensorShard(module=module, kind=kind, rows=rows, columns=columns, offset=offset, parameter=parameter)
+    return _whole(module, parameter, shape)
+
+
+def _whole(module: Any, parameter: str, shape: torch.Size) -> TensorShard | None:
+    """A parameter that this worker holds as it was sent; None if it is cut or packed."""
     loaded = getattr(module, parameter, None)
-    if isinstance(loaded, torch.Tensor) and loaded.shape == shape:
-        return TensorShard(module=module, kind=Kind.values, rows=slice(0, shape[0]), columns=everything, parameter=parameter)
-    return None
+    if not isinstance(loaded, torch.Tensor) or loaded.shape != shape or hasattr(module, "_cpu_unpacked_conv_weight"):
+        return None
+    columns = slice(0, shape[1]) if len(shape) > 1 else slice(0, 1)
+    return TensorShard(module=module, kind=Kind.values, rows=slice(0, shape[0]), columns=columns, parameter=parameter)
 
 
 def _slices(module: Any, part: Any, shape: torch.Size) -> tuple[slice, slice, int]:
@@ -97,6 +121,8 @@ def _slices(module: Any, part: Any, shape: torch.Size) -> tuple[slice, slice, in
         offset = {"q": 0, "k": sizes["q"], "v": sizes["q"] + sizes["k"]}[part]
         number = rank if part == "q" else rank // module.num_kv_head_replicas
         return slice(number * sizes[part], (number + 1) * sizes[part]), columns, offset
+    if isinstance(module, MergedColumnParallelLinear) and isinstance(part, tuple):
+        return rows, columns, sum(module.output_partition_sizes[: part[0]])
     if isinstance(module, MergedColumnParallelLinear) and isinstance(part, int):
         sizes_of_parts = module.output_partition_sizes
         size = sizes_of_parts[part]

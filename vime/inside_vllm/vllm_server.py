@@ -15,6 +15,7 @@ from typing import Any
 
 from vime.inside_vllm import exchange, fixed_products, forced_tokens, routed_experts
 from vime.inside_vllm.adapter import score_with_adapters
+from vime.inside_vllm.cpu_delta_net import attend_in_any_type
 from vime.inside_vllm.cpu_integers import mend_integers
 from vime.inside_vllm.cpu_seeds import keep_seeds
 from vime.inside_vllm.cpu_speculation import draft_by_seeds
@@ -47,6 +48,7 @@ def fork_on_cpu() -> None:
     score_with_adapters()
     draft_by_seeds()
     mend_integers()
+    attend_in_any_type()
     routed_experts.report_on_cpu()
     if forced_tokens.wanted():
         forced_tokens.take_forced_tokens()

@@ -9,6 +9,9 @@ k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the tra
 - attention keeps the product of queries, keys and values, rotated queries and keys, and its output in its own order and (where a
   row takes several calls, as almost all do) in that of the row: `(4·q + 3·g)·b/T`, normalized queries and keys as well
   `(q + g)·b/T`, and a float32 number per head (our own kernels in bfloat16 keep less: no rotated ones, and one output);
+- a gate of attention keeps the output before it, `q·b/T`, and its sigmoid in float32, `4·q/T`;
+- linear attention keeps what it projects of its input, and the input of its last product, `b/T` for each channel; all else is
+  computed again in the backward pass, in one layer at a time;
 - the feed-forward network keeps both halves before the gate and the gated product, `3·w·b/T`; where the gate is not one fused
   operation (GELU, or `megatron_args.bias_activation_fusion=false`), two more intermediate results;
 - experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps
@@ -29,7 +32,7 @@ Besides: the last norm, cosines and sines, and the states from which tokens are 
 from vime.cluster.layout import splits_tokens
 from vime.config import LoraTarget, ModelConfig, RunConfig, TrainedQuantization, TrainerConfig
 from vime.model.families import family_of
-from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK, ROW_PARALLEL, adapted_shapes
+from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK, ROW_PARALLEL, STATE_CHUNK, adapted_shapes
 
 FLOAT32 = 4
 QKV = (LoraTarget.q_proj, LoraTarget.k_proj, LoraTarget.v_proj)
@@ -44,7 +47,10 @@ def activation_bytes(config: RunConfig, num_tokens: int | None = None) -> float:
 
 
 def working_bytes(config: RunConfig) -> float:
-    """Bytes of temporary tensors: the logits and the head's gradient, or the gradients within one layer if these are more."""
+    """Bytes of temporary tensors: the logits and the head's gradient, or the gradients within one layer if these are more.
+
+    Linear attention is then computed again in float32; the numbers of tensors are those of `vime.trainer.delta_net`.
+    """
     model, trainer = config.model, config.trainer
     size, ranks = BYTES[trainer.precision], trainer.tensor_parallel_size
     has_gpu = config.cluster.gpus_per_node > 0
@@ -54,7 +60,8 @@ def working_bytes(config: RunConfig) -> float:
     each += FLOAT32 if config.rollout.num_logprobs else 0  # gradients of several logits of a place, before they are rounded
     head = each * logits + (0 if trainer.lora.rank else size * model.vocab_size * model.hidden_size / ranks)
     width = model.num_experts_per_token * model.moe_intermediate_size if model.num_experts else model.intermediate_size / ranks
-    return max(head, trainer.max_tokens_per_micro_batch * (3 * width + 2 * model.hidden_size) * size)
+    layer = (3 * width + 2 * model.hidden_size) * size + _linear_attention_again(model) / ranks
+    return max(head, trainer.max_tokens_per_micro_batch * layer)
 
 
 def recomputes(trainer: TrainerConfig) -> bool:
@@ -65,11 +72,14 @@ def recomputes(trainer: TrainerConfig) -> bool:
 def _layers(config: RunConfig) -> float:
     """Bytes per token in all layers."""
     model, trainer = config.model, config.trainer
-    layer = _attention(model, trainer) + (_experts(config) if model.num_experts else _feed_forward(config)) + _adapters(config)
+    num_linear = model.linear_attention.num_linear(model.num_layers)
+    others = _norms(model, trainer) + (_experts(config) if model.num_experts else _feed_forward(config)) + _adapters(config)
+    full, linear = _attention(model, trainer) + others, (_linear_attention(model, trainer) + others if num_linear else 0.0)
     if recomputes(trainer):
-        return model.num_layers * model.hidden_size * BYTES[trainer.precision] / _split(trainer) + layer
+        return model.num_layers * model.hidden_size * BYTES[trainer.precision] / _split(trainer) + max(full, linear)
     stages, rounds = trainer.pipeline_parallel_size, trainer.virtual_pipeline_parallel_size
-    return model.num_layers * layer * (1 + (stages - 1) / (stages * rounds) if rounds > 1 else 1)
+    layers = (model.num_layers - num_linear) * full + num_linear * linear
+    return layers * (1 + (stages - 1) / (stages * rounds) if rounds > 1 else 1)
 
 
 def keeps_input(trainer: TrainerConfig, *targets: LoraTarget) -> bool:
@@ -78,18 +88,41 @@ def keeps_input(trainer: TrainerConfig, *targets: LoraTarget) -> bool:
 
 
 def _attention(model: ModelConfig, trainer: TrainerConfig) -> float:
-    """Bytes per token of a layer's norms and attention."""
+    """Bytes per token of a layer's attention."""
     ranks, heads, groups = trainer.tensor_parallel_size, model.num_attention_heads, model.num_key_value_heads
     kept_inputs = _input_bytes(trainer, heads * model.head_dim / ranks) * keeps_input(trainer, LoraTarget.o_proj)
     values, numbers = (3 * heads + 3 * groups) * model.head_dim, float(heads)
     family = family_of(model.family)
     if family.qk_norm:
         values, numbers = values + (heads + groups) * model.head_dim, numbers + heads + groups
+    if family.gates_attention:
+        values, numbers = values + heads * model.head_dim, numbers + heads * model.head_dim
+    return (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks + kept_inputs
+
+
+def _linear_attention(model: ModelConfig, trainer: TrainerConfig) -> float:
+    """Bytes per token of a layer of linear attention: all that it projects of its input, and the input of the last product."""
+    linear = model.linear_attention
+    return (sum(linear.input_parts) + linear.value_width) * BYTES[trainer.precision] / trainer.tensor_parallel_size
+
+
+def _linear_attention_again(model: ModelConfig) -> float:
+    """Bytes per token that a layer of linear attention keeps while it is computed again in the backward pass, in float32."""
+    linear = model.linear_attention
+    if not linear.num_linear(model.num_layers):
+        return 0.0
+    keys = (linear.num_key_heads + linear.num_value_heads) * linear.key_head_dim
+    states = linear.value_width * linear.key_head_dim / STATE_CHUNK
+    return FLOAT32 * (10 * keys + 12 * linear.value_width + states + 6 * STATE_CHUNK * linear.num_value_heads)
+
+
+def _norms(model: ModelConfig, trainer: TrainerConfig) -> float:
+    """Bytes per token of a layer's norms."""
+    family = family_of(model.family)
     before_products = keeps_input(trainer, *QKV) + (keeps_input(trainer, *GATE_UP) or bool(model.num_experts))
     norms = family.norms_per_layer * (model.hidden_size * BYTES[trainer.precision] + FLOAT32)  # their inputs
     outputs = before_products * _input_bytes(trainer, model.hidden_size)  # of norms before products
-    of_heads = (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks
-    return (norms + outputs) / _split(trainer) + of_heads + kept_inputs
+    return (norms + outputs) / _split(trainer)
 
 
 def _input_bytes(trainer: TrainerConfig, width: float) -> float:

@@ -5,7 +5,7 @@ import math
 from vime.cluster.placement import ServerGroup, server_groups
 from vime.config import KVCacheDtype, RunConfig, ServedModelConfig, ServerRole
 from vime.memory.processes import server_memory
-from vime.model.size import BYTES, kv_bytes_per_token
+from vime.model.size import BYTES, kv_bytes_per_token, state_bytes
 
 LEAST_ROLLOUTS = 256
 """Rollouts at a time if the KV cache holds fewer or its size is unknown; rollouts that wait for a tool take no place in it."""
@@ -18,8 +18,12 @@ def trained_groups(config: RunConfig) -> list[ServerGroup]:
 
 
 def kv_cache_tokens(config: RunConfig, server: ServedModelConfig) -> float:
-    """Tokens whose keys and values fit into one server of the trained model, on all its GPUs together."""
+    """Tokens whose keys and values fit into one server of the trained model, on all its GPUs together.
+
+    Linear attention has the states of `max_num_seqs` sequences there besides.
+    """
     held = server_memory(config, server)["KV cache"] * server.tensor_parallel_size
+    held = max(0.0, held - server.max_num_seqs * state_bytes(config.model, config.trainer.precision))
     halved = 1 if server.kv_cache_dtype is KVCacheDtype.auto else BYTES[config.trainer.precision]
     return held * halved / kv_bytes_per_token(config.model, config.trainer.precision)
 

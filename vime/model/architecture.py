@@ -1,11 +1,11 @@
 """The architecture of a Hugging Face checkpoint, read from its `config.json` without importing transformers."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vime.config import Family, ModelConfig
+from vime.config import Family, LinearAttentionConfig, ModelConfig
 from vime.errors import ConfigError, Problem
 from vime.model.families import ModelFamily, family_of
 
@@ -48,6 +48,10 @@ class Architecture:
     local_layers: list[bool] = field(default_factory=list)
     """True for each layer of local attention; empty without."""
     local_rope_theta: float = 0.0
+    linear_attention: LinearAttentionConfig = field(default_factory=LinearAttentionConfig)
+    """The layers of linear attention; those of all other families are none."""
+    rotary_share: float = 1.0
+    """Share of the channels of each head that rotary embeddings turn, the first ones."""
     softmax_scale: float | None = None
     """Factor of the attention scores; None for one over the square root of the heads' width."""
 
@@ -114,7 +118,12 @@ def read_architecture(folder: Path, *, rope_parameters: dict[str, Any] | None = 
         moe_intermediate_size=raw.get("moe_intermediate_size") or 0,
         norm_topk_prob=raw.get("norm_topk_prob", False),
     )
-    return Architecture(**(fields | family.read(raw)))
+    architecture = Architecture(**(fields | family.read(raw)))
+    if architecture.rope_scaling and architecture.rotary_share < 1.0:
+        key = "model.rope_parameters" if rope_parameters else "rope_parameters"
+        remedy = f"{raw['model_type']} turns a part of each head, by angles that are not scaled: leave it out"
+        raise ConfigError([Problem(key=key, value=rope_parameters or rope, remedy=remedy)])
+    return architecture
 
 
 def check_shape(architecture: Architecture, model: ModelConfig) -> None:
@@ -123,14 +132,17 @@ def check_shape(architecture: Architecture, model: ModelConfig) -> None:
     names += ["vocab_size", "tie_word_embeddings", "num_experts"]
     if not architecture.num_experts:
         names.append("intermediate_size")
+    pairs = {name: (getattr(model, name), getattr(architecture, name)) for name in names}
+    for name, value in asdict(model.linear_attention).items():
+        pairs[f"linear_attention.{name}"] = (value, getattr(architecture.linear_attention, name))
     problems = [
         Problem(
             key=f"model.{name}",
-            value=getattr(model, name),
-            remedy=f"the checkpoint {model.checkpoint} has {getattr(architecture, name)}; choose another model=, or use that",
+            value=ours,
+            remedy=f"the checkpoint {model.checkpoint} has {theirs}; choose another model=, or use that",
         )
-        for name in names
-        if getattr(model, name) != getattr(architecture, name)
+        for name, (ours, theirs) in pairs.items()
+        if ours != theirs
     ]
     if problems:
         raise ConfigError(problems)
@@ -159,8 +171,10 @@ def rope_problems(
 def _unsupported(raw: dict[str, Any], family: ModelFamily | None, rope: dict[str, Any]) -> list[Problem]:
     problems = []
     if family is None:
-        families = ", ".join(each.value for each in Family)
-        remedy = f"supported families: {families}; another one is a file of vime/model/families"
+        families = [each.value for each in Family]
+        remedy = f"supported families: {', '.join(families)}; another one is a file of vime/model/families"
+        if (raw.get("text_config") or {}).get("model_type") in families:
+            remedy = "it sees images too: use its text model (python tools/convert_checkpoint.py text-model CHECKPOINT FOLDER)"
         problems.append(Problem(key="model.checkpoint", value=raw.get("model_type"), remedy=remedy))
     problems += rope_problems(rope, key="rope_parameters", kinds=OF_CHECKPOINTS)
     for name in ("use_sliding_window", "attention_bias", "mlp_bias"):

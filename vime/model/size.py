@@ -8,6 +8,8 @@ from vime.model.families import family_of
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
 ROW_PARALLEL = (LoraTarget.o_proj, LoraTarget.down_proj)
 """Matrices that tensor parallelism cuts along their inputs."""
+STATE_CHUNK = 64
+"""Tokens of a chunk of linear attention. Products within it grow with its square, and longer ones take fewer steps."""
 LOGITS_IN_CHUNK = 2**26
 """Logits that the trainer computes at once on a CPU: 256 MiB in float32."""
 LOGITS_IN_CUDA_CHUNK = 2**28
@@ -42,11 +44,16 @@ def num_expert_parameters(model: ModelConfig) -> int:
 
 def num_attention_parameters(model: ModelConfig) -> int:
     """Number of parameters of attention, which `algorithm.critic.place=frozen_attention` does not train."""
-    hidden, width, family = model.hidden_size, model.head_dim, family_of(model.family)
+    hidden, width, family, linear = model.hidden_size, model.head_dim, family_of(model.family), model.linear_attention
     queries, keys = model.num_attention_heads * width, model.num_key_value_heads * width
     biases = queries + 2 * keys if family.qkv_bias else 0
     norms = 2 * width if family.qk_norm else 0
-    return model.num_layers * (2 * hidden * (queries + keys) + biases + norms)
+    gates = hidden * queries if family.gates_attention else 0
+    projected = hidden * (sum(linear.input_parts) + linear.value_width)
+    state = 2 * linear.num_value_heads + linear.value_head_dim + sum(linear.input_parts[:3]) * linear.conv_kernel
+    num_linear = linear.num_linear(model.num_layers)
+    full = (model.num_layers - num_linear) * (2 * hidden * (queries + keys) + gates + biases + norms)
+    return full + num_linear * (projected + state)
 
 
 def num_critic_parameters(model: ModelConfig, place: CriticPlace) -> tuple[int, int]:
@@ -105,5 +112,14 @@ def checkpoint_bytes(model: ModelConfig, trainer: TrainerConfig, critic: CriticP
 
 
 def kv_bytes_per_token(model: ModelConfig, precision: Precision) -> int:
-    """Keys and values of one token over all layers."""
-    return 2 * model.num_layers * model.num_key_value_heads * model.head_dim * BYTES[precision]
+    """Keys and values of one token over all layers; those of linear attention have none."""
+    num_layers = model.num_layers - model.linear_attention.num_linear(model.num_layers)
+    return 2 * num_layers * model.num_key_value_heads * model.head_dim * BYTES[precision]
+
+
+def state_bytes(model: ModelConfig, precision: Precision) -> int:
+    """The state of one sequence in all layers of linear attention, in float32, and the last tokens of their convolutions."""
+    linear = model.linear_attention
+    state = linear.value_width * linear.key_head_dim * BYTES[Precision.float32]
+    before = sum(linear.input_parts[:3]) * max(linear.conv_kernel - 1, 0) * BYTES[precision]
+    return linear.num_linear(model.num_layers) * (state + before)

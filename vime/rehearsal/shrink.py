@@ -89,10 +89,14 @@ def is_small(checkpoint: str) -> bool:
 
 def small_model(model: ModelConfig, *, checkpoint: str) -> ModelConfig:
     """A model of the same family and vocabulary with two thin layers; dense, or a mixture of experts, as the model is."""
-    experts = {}
+    experts, linear = {}, {}
     if model.num_experts:
         per_token = min(model.num_experts_per_token, EXPERTS_PER_TOKEN)
         experts = {"num_experts": NUM_EXPERTS, "num_experts_per_token": per_token, "moe_intermediate_size": EXPERT_SIZE}
+    if model.linear_attention.full_every:
+        heads = {"num_key_heads": NUM_HEADS, "num_value_heads": 2 * NUM_HEADS, "full_every": NUM_LAYERS}
+        widths = {"key_head_dim": HEAD_DIM, "value_head_dim": HEAD_DIM}
+        linear = {"linear_attention": replace(model.linear_attention, **heads, **widths)}
     return replace(
         model,
         checkpoint=checkpoint,
@@ -103,6 +107,7 @@ def small_model(model: ModelConfig, *, checkpoint: str) -> ModelConfig:
         head_dim=HEAD_DIM,
         intermediate_size=2 * HIDDEN_SIZE,
         **experts,
+        **linear,
     )
 
 

@@ -7,6 +7,7 @@ from vime.preflight.compose import Composed, compose_run
 from vime.preflight.rules import (
     cuda,
     gpu_memory,
+    linear_attention,
     lora,
     machine_requirements,
     model_shape,
@@ -24,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     machine_requirements.run_folder_can_be_made,
     model_shape.heads,
     model_shape.rotary_embeddings,
+    linear_attention.linear_attention,
     lora.targets,
     lora.delivery,
     parallel_sizes.trainer_shards,

@@ -65,12 +65,13 @@ class PackedAttention(torch.nn.Module):
             assert self.context_group.size() == 1, "context parallelism needs packed sequences"
             output_BHSD = self._attend(*(x.permute(1, 2, 0, 3) for x in (query, key, value)))
             return output_BHSD.permute(2, 0, 1, 3).flatten(2)
-        if packed_seq_params.gathered_R is None and not self._cuts(packed_seq_params.lengths[0]):
+        turns_all = packed_seq_params.cos_TD is None or 2 * packed_seq_params.cos_TD.shape[1] == query.shape[2]
+        if turns_all and packed_seq_params.gathered_R is None and not self._cuts(packed_seq_params.lengths[0]):
             found = OPERATIONS.attend_packed(query, key, value, packed_seq_params, self.softmax_scale)
             if found is not None:
                 return found.flatten(1)
         if packed_seq_params.cos_TD is not None:
-            query, key = (_Rotate.apply(x, packed_seq_params.cos_TD, packed_seq_params.sin_TD) for x in (query, key))
+            query, key = (_rotated(x, packed_seq_params) for x in (query, key))
         if packed_seq_params.gathered_R is not None:
             return self._attend_gathered(query, key, value, packed_seq_params)
         return self._attend_packed(query, key, value, packed_seq_params)
@@ -150,6 +151,14 @@ class PackedAttention(torch.nn.Module):
 def whole_heads(x_BGSD: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Repeats keys or values for each query head, for kernels that have no grouped queries."""
     return x_BGSD.repeat_interleave(num_heads // x_BGSD.shape[1], dim=1)
+
+
+def _rotated(x_THD: torch.Tensor, packed: PackedSequences) -> torch.Tensor:
+    """Turned heads. Where cosines are fewer than pairs of channels, the last channels stay as they are."""
+    assert packed.cos_TD is not None
+    width = 2 * packed.cos_TD.shape[1]
+    turned = _Rotate.apply(x_THD[..., :width], packed.cos_TD, packed.sin_TD)
+    return turned if width == x_THD.shape[2] else torch.cat([turned, x_THD[..., width:]], dim=-1)
 
 
 class _Pad(torch.autograd.Function):

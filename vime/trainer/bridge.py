@@ -72,7 +72,7 @@ def load_hugging_face(model: Chunks, architecture: Architecture, folder: Path, *
         if sources == (names.HEAD,) and architecture.tie_word_embeddings:
             sources = (names.EMBEDDING,)
         full = names.fuse(mapping.layout, [tensors[source] for source in sources], architecture)
-        part = names.shard(mapping.layout, full, rank, size)
+        part = names.shard(mapping.layout, full, rank, size, architecture)
         if part.shape != parameter.shape:
             raise CheckpointError(f"{sources} in {folder} gives {tuple(part.shape)}, the model has {tuple(parameter.shape)}")
         parameter.copy_(part)
@@ -131,7 +131,8 @@ def _export_stage(model: Chunks, architecture: Architecture, *, adapters: bool) 
         elif layout is names.Layout.replicated:
             tensors = [own]
         else:
-            tensors = [names.unshard(layout, _gathered(own, parallel_state.get_tensor_model_parallel_group()))]
+            shards = _gathered(own, parallel_state.get_tensor_model_parallel_group())
+            tensors = [names.unshard(layout, shards, architecture)]
         for mapping, tensor in zip(mappings, tensors, strict=True):
             yield from zip(mapping.names, names.unfuse(layout, tensor, architecture))
 
@@ -141,7 +142,7 @@ def _stage_shapes(model: Chunks, architecture: Architecture, *, adapters: bool) 
     shapes = []
     for mappings, parameter in _stage_entries(model, architecture, adapters=adapters):
         layout, size = mappings[0].layout, 1 if mappings[0].is_expert else _tensor_size()
-        tensor = names.unshard(layout, [torch.empty(parameter.shape, device="meta")] * size)
+        tensor = names.unshard(layout, [torch.empty(parameter.shape, device="meta")] * size, architecture)
         parts = names.unfuse(layout, tensor, architecture)
         shapes += [(name, part.shape) for mapping in mappings for name, part in zip(mapping.names, parts)]
     return shapes

@@ -259,7 +259,8 @@ def _initialize(parameter: torch.nn.Parameter, mapping: names.Mapping, config: L
         whole.normal_(std=1.0 / config.rank, generator=generator)
     else:
         torch.nn.init.kaiming_uniform_(whole, a=math.sqrt(5.0), generator=generator)
-    parameter.copy_(names.shard(mapping.layout, whole, parallel_state.get_tensor_model_parallel_rank(), size))
+    rank = parallel_state.get_tensor_model_parallel_rank() if size > 1 else 0
+    parameter.copy_(whole.chunk(size, dim=1)[rank])
 
 
 def adapters(model: torch.nn.Module) -> dict[int | str, Adapter]:

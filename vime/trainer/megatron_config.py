@@ -51,7 +51,7 @@ def _refuse(architecture: Architecture, trainer: TrainerConfig) -> None:
 
 def _shape(architecture: Architecture) -> dict[str, Any]:
     """The fields that the checkpoint determines."""
-    family = architecture.of
+    family, linear = architecture.of, architecture.linear_attention
     fields: dict[str, Any] = {
         "num_layers": architecture.num_layers,
         "hidden_size": architecture.hidden_size,
@@ -67,6 +67,7 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
         "add_bias_linear": False,
         "add_qkv_bias": family.qkv_bias,
         "qk_layernorm": family.qk_norm,
+        "attention_output_gate": family.gates_attention,
         "layernorm_zero_centered_gamma": family.norm_adds_one,
         "softmax_scale": architecture.softmax_scale,
     }
@@ -74,6 +75,16 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
         fields |= {
             "window_size": (architecture.window - 1, 0),
             "window_attn_skip_freq": [int(is_local) for is_local in architecture.local_layers],
+        }
+    if linear.full_every:
+        fields |= {
+            "experimental_attention_variant": "gated_delta_net",
+            "linear_attention_freq": linear.full_every,
+            "linear_num_key_heads": linear.num_key_heads,
+            "linear_num_value_heads": linear.num_value_heads,
+            "linear_key_head_dim": linear.key_head_dim,
+            "linear_value_head_dim": linear.value_head_dim,
+            "linear_conv_kernel_dim": linear.conv_kernel,
         }
     if architecture.num_experts:
         fields |= {

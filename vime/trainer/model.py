@@ -18,6 +18,7 @@ from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attri
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from vime.cluster.layout import num_copies
 from vime.config import CriticConfig, CriticPlace, TrainerConfig
@@ -25,6 +26,7 @@ from vime.model.architecture import Architecture
 from vime.model.families import ModelFamily
 from vime.trainer import fp8, names
 from vime.trainer.attention import PackedAttention
+from vime.trainer.delta_net import DELTA_NET
 from vime.trainer.experts import GroupedExperts
 from vime.trainer.lora import Adapter, ColumnLinear, RowLinear, WordEmbedding
 from vime.trainer.megatron_config import torch_dtype, transformer_config
@@ -155,7 +157,7 @@ class Chunks(torch.nn.ModuleList):
         return {str(number): part.sharded_state_dict() for number, part in enumerate(self.parts)}
 
 
-def _layer_spec(architecture: Architecture) -> ModuleSpec:
+def _layer_spec(architecture: Architecture, *, is_linear: bool) -> ModuleSpec:
     experts = architecture.num_experts or None
     family = architecture.of
     spec = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=family.qk_norm, normalization="RMSNorm")
@@ -173,14 +175,18 @@ def _layer_spec(architecture: Architecture) -> ModuleSpec:
     if family.post_norms:
         assert not experts, "experts without norms behind them"
         attention.linear_proj = layer.mlp.submodules.linear_fc2 = NormedProduct
+    if is_linear:
+        layer.self_attention = DELTA_NET
     return spec
 
 
 def _block_spec(architecture: Architecture, config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
-    layer = _layer_spec(architecture)
+    offset = get_transformer_layer_offset(config, vp_stage)
+    numbers = range(offset, offset + get_num_layers_to_build(config, vp_stage))
+    kinds = {is_linear: _layer_spec(architecture, is_linear=is_linear) for is_linear in (False, True)}
     if config.fp8:
-        fp8.use_engine(layer, str(config.fp8_recipe))
-    layers = [layer] * get_num_layers_to_build(config, vp_stage)
+        fp8.use_engine(kinds[False], str(config.fp8_recipe))
+    layers = [kinds[architecture.linear_attention.is_linear(number)] for number in numbers]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)  # type: ignore[arg-type]
 
 
@@ -218,6 +224,7 @@ def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage
         share_embeddings_and_output_weights=is_tied,
         position_embedding_type="rope",
         rotary_base=architecture.rope_theta,  # type: ignore[arg-type]
+        rotary_percent=architecture.rotary_share,
         vp_stage=vp_stage,
     )
     model.family, model.value_head = architecture.of, None

@@ -28,6 +28,10 @@ class Layout(Enum):
     """Split along dimension 1 (row-parallel layers)."""
     qkv = "qkv"
     gate_up = "gate_up"
+    delta_inputs = "delta_inputs"
+    """All that a layer of linear attention computes of its input (`LinearAttentionConfig.input_parts`)."""
+    delta_qkv = "delta_qkv"
+    """Its queries, keys and values one after another, each cut by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +48,7 @@ EXPERTS = ".experts."
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 LOOKUP = "lora_embedding_"
 """Beginning of PEFT's names of the two matrices of an embedding's adapter, in its module."""
-ATTENTION, MLP = "model.layers.{0}.self_attn.", "model.layers.{0}.mlp."
+ATTENTION, MLP, LINEAR = (f"model.layers.{{0}}.{part}." for part in ("self_attn", "mlp", "linear_attn"))
 _TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
     (r"embedding\.word_embeddings\.weight", (EMBEDDING,), Layout.rows),
     (r"decoder\.final_layernorm\.weight", ("model.norm.weight",), Layout.replicated),
@@ -56,6 +60,15 @@ _TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
     ),
     (r"decoder\.layers\.(\d+)\.self_attention\.linear_proj\.weight", (ATTENTION + "o_proj.weight",), Layout.columns),
     (r"decoder\.layers\.(\d+)\.self_attention\.([qk])_layernorm\.weight", (ATTENTION + "{1}_norm.weight",), Layout.replicated),
+    (
+        r"decoder\.layers\.(\d+)\.self_attention\.in_proj\.weight",
+        tuple(LINEAR + f"in_proj_{part}.weight" for part in ("qkv", "z", "b", "a")),
+        Layout.delta_inputs,
+    ),
+    (r"decoder\.layers\.(\d+)\.self_attention\.conv1d\.weight", (LINEAR + "conv1d.weight",), Layout.delta_qkv),
+    (r"decoder\.layers\.(\d+)\.self_attention\.(A_log|dt_bias)", (LINEAR + "{1}",), Layout.rows),
+    (r"decoder\.layers\.(\d+)\.self_attention\.out_norm\.weight", (LINEAR + "norm.weight",), Layout.replicated),
+    (r"decoder\.layers\.(\d+)\.self_attention\.out_proj\.weight", (LINEAR + "out_proj.weight",), Layout.columns),
     (
         r"decoder\.layers\.(\d+)\.(?:input_layernorm\.weight|self_attention\.linear_qkv\.layer_norm_weight)",
         ("model.layers.{0}.input_layernorm.weight",),
@@ -130,14 +143,15 @@ def _of_adapter(adapter: re.Match[str], adapted: Mapping) -> Mapping:
 
 def fuse(layout: Layout, parts: list[torch.Tensor], architecture: Architecture) -> torch.Tensor:
     """The full Megatron tensor of full Hugging Face tensors."""
-    if layout is Layout.gate_up:
+    if layout in (Layout.gate_up, Layout.delta_inputs):
         return torch.cat(parts)
     if layout is not Layout.qkv:
         return parts[0]
     groups, width = architecture.num_key_value_heads, architecture.head_dim
-    heads = architecture.num_attention_heads // groups
+    heads, kinds = architecture.num_attention_heads // groups, 1 + architecture.of.gates_attention
     rest = parts[0].shape[1:]
-    query = parts[0].reshape(groups, heads * width, *rest)
+    # Hugging Face has each head's query and gate together, Megatron all queries of a group, then all its gates
+    query = parts[0].reshape(groups, heads, kinds, width, *rest).transpose(1, 2).reshape(groups, kinds * heads * width, *rest)
     key, value = (part.reshape(groups, width, *rest) for part in parts[1:])
     return torch.cat([query, key, value], dim=1).reshape(-1, *rest)
 
@@ -146,33 +160,46 @@ def unfuse(layout: Layout, full: torch.Tensor, architecture: Architecture) -> li
     """Inverse of `fuse`."""
     if layout is Layout.gate_up:
         return list(full.chunk(2))
+    if layout is Layout.delta_inputs:
+        query, key, value, *others = architecture.linear_attention.input_parts
+        return list(full.split([query + key + value, *others]))
     if layout is not Layout.qkv:
         return [full]
     groups, width = architecture.num_key_value_heads, architecture.head_dim
-    heads = architecture.num_attention_heads // groups
+    heads, kinds = architecture.num_attention_heads // groups, 1 + architecture.of.gates_attention
     rest = full.shape[1:]
-    parts = full.reshape(groups, (heads + 2) * width, *rest).split([heads * width, width, width], dim=1)
-    return [part.reshape(-1, *rest) for part in parts]
+    sizes = [kinds * heads * width, width, width]
+    query, key, value = full.reshape(groups, sum(sizes), *rest).split(sizes, dim=1)
+    query = query.reshape(groups, kinds, heads, width, *rest).transpose(1, 2)
+    return [part.reshape(-1, *rest) for part in (query, key, value)]
 
 
-def shard(layout: Layout, full: torch.Tensor, rank: int, size: int) -> torch.Tensor:
+def _cut_apart(layout: Layout, num_rows: int, architecture: Architecture) -> list[int]:
+    """The sizes of the parts of a tensor's rows that are cut over tensor-parallel ranks each by itself."""
+    if layout is Layout.gate_up:
+        return [num_rows // 2] * 2
+    if layout in (Layout.delta_inputs, Layout.delta_qkv):
+        parts = architecture.linear_attention.input_parts[: 6 if layout is Layout.delta_inputs else 3]
+        return [size * num_rows // sum(parts) for size in parts]
+    return [num_rows]
+
+
+def shard(layout: Layout, full: torch.Tensor, rank: int, size: int, architecture: Architecture) -> torch.Tensor:
     """The part of a full Megatron tensor that a tensor-parallel rank holds."""
     if size == 1 or layout is Layout.replicated:
         return full
     if layout is Layout.columns:
         return full.chunk(size, dim=1)[rank]
-    if layout is Layout.gate_up:
-        return torch.cat([half.chunk(size)[rank] for half in full.chunk(2)])
-    return full.chunk(size)[rank]
+    parts = full.split(_cut_apart(layout, full.shape[0], architecture))
+    own = [part.chunk(size)[rank] for part in parts]
+    return own[0] if len(own) == 1 else torch.cat(own)
 
 
-def unshard(layout: Layout, shards: list[torch.Tensor]) -> torch.Tensor:
+def unshard(layout: Layout, shards: list[torch.Tensor], architecture: Architecture) -> torch.Tensor:
     """Inverse of `shard`, over all ranks."""
     if len(shards) == 1 or layout is Layout.replicated:
         return shards[0]
     if layout is Layout.columns:
         return torch.cat(shards, dim=1)
-    if layout is Layout.gate_up:
-        halves = zip(*(part.chunk(2) for part in shards))
-        return torch.cat([part for half in halves for part in half])
-    return torch.cat(shards)
+    sizes = _cut_apart(layout, shards[0].shape[0], architecture)
+    return torch.cat([own for part in zip(*(shard.split(sizes) for shard in shards)) for own in part])

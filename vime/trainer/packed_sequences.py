@@ -52,8 +52,17 @@ class PackedSequences(PackedSeqParams):
     """False for fillers, in a pass that replays or records."""
     routing: Any = None
     """The routing of this row in a pass that replays or records; None if every router chooses."""
+    chunks_of_states: "ChunkPlan | None" = None
+    """The plan of layers of linear attention; None until the first of them asks for it."""
     windows: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)
     """Masks of blocks of local attention by the numbers of queries, keys and tokens that are seen."""
+
+    def chunk_plan(self, size: int) -> "ChunkPlan":
+        """The plan of layers of linear attention, in chunks of `size` tokens."""
+        if self.chunks_of_states is None:
+            assert self.position_T is not None
+            self.chunks_of_states = _chunk_plan(self.lengths, size, self.position_T.device)
+        return self.chunks_of_states
 
     def window(self, query: torch.Tensor, key: torch.Tensor, size: int) -> torch.Tensor:
         """The mask that is added to the scores, [queries, keys]: each of the last positions sees `size` keys up to its own."""
@@ -98,6 +107,36 @@ def packed_sequences(
     packed.gathered_R = to_device(torch.cat(rows).argsort(), device)
     packed.position_T = to_device(position_R[rows[context_rank]], device)
     return packed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkPlan:
+    """The chunks in which a state passes over the sequences of a row: all first ones, all second ones, and so on.
+
+    Example: lengths [5, 3] in chunks of 2 tokens are the chunks 0 1, 5 6, 2 3, 7 -, 4 -, and `at_step` is [2, 2, 1].
+    """
+
+    index_P: torch.Tensor
+    """Token in each place of the chunks; T, one past the last token, in places without one."""
+    place_T: torch.Tensor
+    """Place of each token in the chunks."""
+    at_step: list[int]
+    """Number of sequences that have a first, a second, … chunk; in every step they are the first ones of the step before."""
+
+
+def _chunk_plan(lengths: list[int], size: int, place: torch.device) -> ChunkPlan:
+    lengths_B = np.asarray(lengths, np.int64)
+    starts_B, counts_B = lengths_B.cumsum() - lengths_B, -(-lengths_B // size)
+    order_B = np.argsort(-counts_B, kind="stable")
+    at_step = [int((counts_B > step).sum()) for step in range(int(counts_B.max()))]
+    step_N = np.repeat(np.arange(len(at_step)), at_step)
+    sequence_N = np.concatenate([order_B[:count] for count in at_step])
+    offset_NC = step_N[:, None] * size + np.arange(size)
+    index_NC = np.where(offset_NC < lengths_B[sequence_N, None], starts_B[sequence_N, None] + offset_NC, lengths_B.sum())
+    index_P = torch.from_numpy(index_NC.reshape(-1))
+    return ChunkPlan(
+        index_P=to_device(index_P, place), place_T=to_device(index_P.argsort()[: int(lengths_B.sum())], place), at_step=at_step
+    )
 
 
 def to_device(tensor: torch.Tensor, place: torch.device | str) -> torch.Tensor:

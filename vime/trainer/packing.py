@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from vime.config import ModelConfig
+from vime.model.families import family_of
 
 EVEN_ENOUGH = 1.01
 """Ratio of the fullest micro-batch to the mean number of tokens up to which no better packing is sought."""
@@ -56,12 +57,19 @@ def useful_share(rows: list[list[int]], num_tokens: int) -> float:
 
 
 def sequence_flops(model: ModelConfig, length: int) -> float:
-    """Forward and backward floating-point operations of one sequence: 6 per parameter and token, and causal attention."""
-    heads, kv_heads, width = model.num_attention_heads, model.num_key_value_heads, model.head_dim
-    attention = model.hidden_size * width * (2 * heads + 2 * kv_heads)
+    """Forward and backward floating-point operations of one sequence: 6 per parameter and token, and causal attention.
+
+    Linear attention multiplies each value head's state three times for each token, whatever the length.
+    """
+    heads, kv_heads, width, linear = model.num_attention_heads, model.num_key_value_heads, model.head_dim, model.linear_attention
+    num_linear, gates = linear.num_linear(model.num_layers), family_of(model.family).gates_attention
+    num_full = model.num_layers - num_linear
+    attention = model.hidden_size * width * ((2 + gates) * heads + 2 * kv_heads)
+    delta_net = model.hidden_size * (sum(linear.input_parts) + linear.value_width) + 3 * linear.value_width * linear.key_head_dim
     experts = model.num_experts_per_token * model.moe_intermediate_size if model.num_experts else model.intermediate_size
-    per_token = model.num_layers * (attention + 3 * model.hidden_size * experts) + model.hidden_size * model.vocab_size
-    return 6.0 * per_token * length + 6.0 * model.num_layers * heads * width * length * length
+    per_token = num_full * attention + num_linear * delta_net
+    per_token += model.num_layers * 3 * model.hidden_size * experts + model.hidden_size * model.vocab_size
+    return 6.0 * per_token * length + 6.0 * num_full * heads * width * length * length
 
 
 def _best_fit(order: list[int], lengths: list[int], max_tokens: int) -> list[list[int]]:

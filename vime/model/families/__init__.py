@@ -32,6 +32,10 @@ class ModelFamily:
     """True if queries and keys are normalized per head."""
     post_norms: bool = False
     """True if the outputs of attention and feed-forward network are normalized as well, before they are added."""
+    gates_attention: bool = False
+    """True if the output of attention is multiplied by the sigmoid of a gate, which is projected with the queries."""
+    has_linear_attention: bool = False
+    """True if most layers have linear attention instead (`model.linear_attention`)."""
     norm_adds_one: bool = False
     """True if norms multiply by 1 + weight, in float32."""
     scales_embeddings: bool = False

@@ -12,6 +12,7 @@ from vime.memory.kv_cache import kv_cache_tokens, trained_groups
 from vime.memory.processes import GIB, host_memory, reserved_bytes, server_memory, trainer_memory
 from vime.memory.sync import sync_memory
 from vime.memory.tokens import batch_bytes, driver_bytes, object_store_bytes
+from vime.model.size import state_bytes
 from vime.preflight.plan.amounts import gib
 from vime.preflight.plan.models import num_servers
 
@@ -173,10 +174,12 @@ def _kv_caches(config: RunConfig) -> list[str]:
     for group in trained_groups(config):
         gpus, longest = group.settings.tensor_parallel_size, group.settings.max_model_len
         tokens = kv_cache_tokens(config, group.settings)
+        states = group.settings.max_num_seqs * state_bytes(config.model, config.trainer.precision)
+        beside = f", beside {gib(states)} for states of max_num_seqs={group.settings.max_num_seqs} sequences" if states else ""
         where = f" on its {gpus} GPUs together" if gpus > 1 else ""
         lines.append(
             f"KV cache of one server {group.name}{where}: {tokens:,.0f} tokens, {tokens / longest:,.0f} sequences of "
-            f"max_model_len={longest:,}"
+            f"max_model_len={longest:,}{beside}"
         )
     return lines
 
