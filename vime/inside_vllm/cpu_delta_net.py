@@ -1,8 +1,8 @@
 """Linear attention by a gated delta net (arXiv 2412.06464) on a CPU, where vLLM 0.32.0 has no kernel for it.
 
-vLLM's operation for processors asserts bfloat16 (`cpu_gdn_attention_core`: "CPU GDN attention requires BF16"), and its kernels take
-two widths of heads (`chunk_gated_delta_rule_cpu`: "expect head_dim to be equal to head_dim_v", "Unexpected head dim size, 32").
-Everything else is computed here by PyTorch's operations, with the same states in the places that vLLM's scheduler gives them:
+vLLM's operation for processors asserts bfloat16 (`cpu_gdn_attention_core`: "CPU GDN attention requires BF16"), and its kernels
+take two widths of heads (`chunk_gated_delta_rule_cpu`: "expect head_dim to be equal to head_dim_v", "Unexpected head dim size,
+32"). Everything else is computed here by PyTorch's operations, with the same states in the places that vLLM's scheduler gives them:
 requests that generate take one step together, and each prompt, or the part of a prompt that is scheduled, passes in chunks.
 
 Shape suffixes: N requests, T tokens, C tokens of a chunk, J convolved channels, W width of the convolution, H value heads (G key
