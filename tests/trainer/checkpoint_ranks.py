@@ -1,4 +1,4 @@
-"""Two ranks of a trainer, started by `test_resharding.py`; go through all tasks in one pair of processes.
+"""Two ranks of a trainer for each task of a job, forked from one process; started by `test_resharding.py`.
 
     python checkpoint_ranks.py JOB.json
 
@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,13 +146,13 @@ def run(fixtures: Any, task: dict[str, Any], rank: int) -> dict[str, Any]:
     return report
 
 
-def main(rank: int, job: dict[str, Any]) -> None:
-    """Runs every task of the job and writes what this rank saw."""
-    fixtures = load_fixtures()
-    results = {task["name"]: run(fixtures, task, rank) for task in job["tasks"]}
-    (Path(job["folder"]) / f"rank{rank}.json").write_text(json.dumps(results))
+def main(rank: int, task: dict[str, Any], folder: Path) -> None:
+    """Runs a task and writes what this rank saw."""
+    (folder / f"{task['name']}.rank{rank}.json").write_text(json.dumps(run(load_fixtures(), task, rank)))
 
 
 if __name__ == "__main__":
-    tasks = json.loads(Path(sys.argv[1]).read_text())
-    sys.exit(fork_ranks(2, lambda rank: main(rank, tasks)))
+    job = json.loads(Path(sys.argv[1]).read_text())
+    for task in job["tasks"]:
+        if fork_ranks(2, partial(main, task=task, folder=Path(job["folder"]))):
+            sys.exit(f"a rank has failed: {task['name']}")

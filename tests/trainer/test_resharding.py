@@ -99,7 +99,7 @@ def runs(
     tmp_path_factory: pytest.TempPathFactory,
     world: None,
 ) -> Runs:
-    """All runs: those of one rank in this process, the others in one pair of processes."""
+    """All runs: those of one rank in this process, the others in a pair of processes each."""
     runs = Runs(tmp_path_factory.mktemp("resharding"), models)
     single_sources = sorted({kind for kind, source, _ in CHANGES if source == "single"})
     for kind in single_sources:
@@ -142,8 +142,9 @@ def run_pair(runs: Runs, tasks: list[dict[str, Any]], run_ranks: Callable[..., N
     job = runs.folder / "job.json"
     job.write_text(json.dumps({"folder": str(runs.folder), "tasks": tasks}))
     run_ranks("checkpoint_ranks.py", job)
-    both = [json.loads((runs.folder / f"rank{rank}.json").read_text()) for rank in range(2)]
-    runs.reports |= {task["name"]: [report[task["name"]] for report in both] for task in tasks}
+    for task in tasks:
+        paths = sorted(runs.folder.glob(f"{task['name']}.rank?.json"))
+        runs.reports[task["name"]] = [json.loads(path.read_text()) for path in paths]
 
 
 def differing(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> list[str]:

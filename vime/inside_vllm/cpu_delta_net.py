@@ -2,8 +2,8 @@
 
 vLLM's operation for processors asserts bfloat16 (`cpu_gdn_attention_core`: "CPU GDN attention requires BF16"), and its kernels
 take two widths of heads (`chunk_gated_delta_rule_cpu`: "expect head_dim to be equal to head_dim_v", "Unexpected head dim size,
-32"). Everything else is computed here by PyTorch's operations, with the same states in the places that vLLM's scheduler gives them:
-requests that generate take one step together, and each prompt, or the part of a prompt that is scheduled, passes in chunks.
+32"). Everything else is computed here by PyTorch's operations, with the same states in the places that vLLM's scheduler gives
+them: requests that generate take one step together, and each prompt, or the part of a prompt that is scheduled, passes in chunks.
 
 Shape suffixes: N requests, T tokens, C tokens of a chunk, J convolved channels, W width of the convolution, H value heads (G key
 heads), K key channels, V value channels.
