@@ -160,12 +160,8 @@ def scores(folders: list[Path]) -> list[str]:
         rows = {name: of_set[TRAINED] for name, of_set in run["datasets"].items()}
         marks = [f"{rows[name]['mean']:.1f} ± {rows[name]['sd']:.1f}" for name in columns]
         lines.append(f"| {chosen} | {run['seed']} | {' | '.join(marks)} | {median(away):.1e}, {max(away):.1e} |")
-    return [
-        "",
-        "MemAgent's tiny task (`+experiment=memagent_paper_tiny`), strict scores after training in percent, mean ± deviation of 3 runs:",
-        "",
-        *lines,
-    ]
+    task = "MemAgent's tiny task (`+experiment=memagent_paper_tiny`)"
+    return ["", f"{task}, strict scores after training in percent, mean ± deviation of 3 runs:", "", *lines]
 
 
 def main() -> None:
