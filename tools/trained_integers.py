@@ -9,6 +9,7 @@ int8 also without them, as an unquantized trainer does. `--runs` are complete ru
 
 import argparse
 import asyncio
+import json
 import sys
 import tempfile
 import uuid
@@ -21,10 +22,10 @@ from typing import Any
 import yaml
 from bench_generation import task_prompts
 from bench_rows import Result, add_options, finish, save_section
-from lora_table import trained
 from rollout_case import TINY
 
 from vime.config import Precision, Quantization, RunConfig, TrainedQuantization
+from vime.evaluation.conditions import TRAINED
 from vime.preflight.compose import compose_run
 from vime.report.metrics_file import read_metrics
 from vime.runtime import Runtime
@@ -146,20 +147,21 @@ def scores(folders: list[Path]) -> list[str]:
     """A table of complete runs: scores in percent, and the median over the steps of the mean distance while training."""
     if not folders:
         return []
-    runs, columns = [trained(folder) for folder in folders], []
-    for run in runs:
-        columns += [name for name in run.scores if name not in columns]
+    runs = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+    columns = list(dict.fromkeys(name for run in runs for name in run["datasets"]))
     lines = [
-        f"| trained in | seed | {' | '.join(columns)} | difference of logprobs | date |",
-        f"|---|--:|{'--:|' * len(columns)}--:|---|",
+        f"| trained in | seed | {' | '.join(columns)} | difference of logprobs: median and largest mean of a step |",
+        f"|---|--:|{'--:|' * len(columns)}--:|",
     ]
     for folder, run in zip(folders, runs, strict=True):
         words = yaml.safe_load((folder / "overrides.yaml").read_text())
         chosen = next((word.split("=")[1] for word in words if word.startswith("trainer.quantization=")), "none")
-        away = median(row[DIFFERENCE] for row in read_metrics(folder / "metrics.jsonl") if DIFFERENCE in row)
-        cells = [chosen, str(run.seed), *(run.scores.get(name, "") for name in columns), f"{away:.2e}", run.date]
-        lines.append(f"| {' | '.join(cells)} |")
-    return ["", "MemAgent's tiny task (`+experiment=memagent_paper_tiny`), strict scores after training in percent:", "", *lines]
+        away = [row[DIFFERENCE] for row in read_metrics(folder / "metrics.jsonl") if DIFFERENCE in row]
+        rows = {name: of_set[TRAINED] for name, of_set in run["datasets"].items()}
+        marks = [f"{rows[name]['mean']:.1f} ± {rows[name]['sd']:.1f}" for name in columns]
+        lines.append(f"| {chosen} | {run['seed']} | {' | '.join(marks)} | {median(away):.1e}, {max(away):.1e} |")
+    task = "MemAgent's tiny task (`+experiment=memagent_paper_tiny`)"
+    return ["", f"{task}, strict scores after training in percent, mean ± deviation of 3 runs:", "", *lines]
 
 
 def main() -> None:

@@ -89,6 +89,7 @@ INT8, INT4 = {"quantization": "int8"}, {"quantization": "int4"}
 QUANTIZED: dict[str, dict[str, Any]] = {
     "qwen3_int8 tensor_pipeline": TENSOR | PIPELINE | INT8,
     "qwen2_tied_int8 sequence recompute": TENSOR | SEQUENCE | RECOMPUTE | INT8,
+    "qwen3_int8 context_data": CONTEXT | DATA | INT8,
     f"{MOE}_int4 sequence_expert": TENSOR | SEQUENCE | EXPERT | INT4,
 }
 BFLOAT16 = {f"qwen3 {name}bfloat16": DATA | {"precision": "bfloat16"} | more for name, more in (("", {}), ("overlap ", OVERLAP))}
