@@ -47,6 +47,7 @@ class DeltaNet(GatedDeltaNet):
     num_key_heads: int
     num_value_heads: int
     in_proj: Any
+    conv1d: Any
     out_norm: Any
     out_proj: Any
 
