@@ -42,9 +42,8 @@ def test_the_text_model_computes_what_it_does_within_the_checkpoint(tmp_path: Pa
     write_text_model(tmp_path / "whole", tmp_path / "text")
     architecture = read_architecture(tmp_path / "text")
     assert (architecture.num_layers, architecture.linear_attention.full_every, architecture.rotary_share) == (2, 2, 0.25)
-    text, info = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "text", output_loading_info=True, dtype=torch.float32
-    )
+    kind: Any = transformers.AutoModelForCausalLM
+    text, info = kind.from_pretrained(tmp_path / "text", output_loading_info=True, dtype=torch.float32)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     tokens = torch.randint(0, VOCABULARY, (1, 12))
     with torch.no_grad():

@@ -107,7 +107,7 @@ async def test_server_trainer_and_hugging_face_agree_and_new_weights_arrive(
         by_trainer = trainer.logprobs(tokens, counts, 1.0)
         assert largest_difference(by_server, [by_trainer[number] for number in range(len(tokens))]) < LIMIT
         reference.step()
-        assert (await stack.sync(reference.export()))["num_unread_tensors"] == 0  # each tensor was proven
+        assert (await stack.sync(reference.export()))["sync/num_unread_tensors"] == 0  # each tensor was proven
         await stack.probe()
         rows = await sampled(stack.endpoint, config.serving)
         moved = await reference.logprobs([row for row, _ in rows], counts)

@@ -1,9 +1,9 @@
 """Linear attention by a gated delta net (arXiv 2412.06464) on a CPU, where vLLM 0.32.0 has no kernel for it.
 
 vLLM's operation for processors asserts bfloat16 (`cpu_gdn_attention_core`: "CPU GDN attention requires BF16"), and its kernels
-take two widths of heads (`chunk_gated_delta_rule_cpu`: "expect head_dim to be equal to head_dim_v", "Unexpected head dim size,
-32"). Everything else is computed here by PyTorch's operations, with the same states in the places that vLLM's scheduler gives
-them: requests that generate take one step together, and each prompt, or the part of a prompt that is scheduled, passes in chunks.
+take two widths of heads (`chunk_gated_delta_rule_cpu`: "expect head_dim to be equal to head_dim_v", "Unexpected head dim size").
+All else is computed here by PyTorch's operations, with the same states in the places that vLLM's scheduler gives them: requests
+that generate take one step together, and each prompt, or the part of a prompt that is scheduled, passes in chunks.
 
 Shape suffixes: N requests, T tokens, C tokens of a chunk, J convolved channels, W width of the convolution, H value heads (G key
 heads), K key channels, V value channels.
@@ -31,9 +31,10 @@ def attend_in_any_type() -> None:
         mixed_qkv: torch.Tensor, b: torch.Tensor, a: torch.Tensor, core_attn_out: torch.Tensor, layer_name: str
     ) -> None:
         from vllm.forward_context import get_forward_context
+        from vllm.utils.torch_utils import _resolve_layer_name
 
         context = get_forward_context()
-        layer: Any = context.no_compile_layers[gdn_attention._resolve_layer_name(layer_name)]
+        layer: Any = context.no_compile_layers[_resolve_layer_name(layer_name)]
         if mixed_qkv.dtype is torch.bfloat16 and layer.head_k_dim == layer.head_v_dim in KERNEL_WIDTHS:
             return attend(mixed_qkv, b, a, core_attn_out, layer_name)
         if context.attn_metadata is not None:

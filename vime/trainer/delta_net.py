@@ -42,6 +42,15 @@ NORM_EPS = 1e-6
 class DeltaNet(GatedDeltaNet):
     """Megatron's layer of linear attention on packed rows, [T, 1, hidden] to [T, 1, hidden]."""
 
+    key_head_dim: int
+    value_head_dim: int
+    num_key_heads: int
+    num_value_heads: int
+    in_proj: Any
+    conv1d: Any
+    out_norm: Any
+    out_proj: Any
+
     def __init__(
         self,
         config: TransformerConfig,
@@ -54,8 +63,9 @@ class DeltaNet(GatedDeltaNet):
         assert pg_collection.cp.size() == 1, "a state passes over whole sequences: no context parallelism"
         self.layer_number, self.pg_collection, self.conv_bias = layer_number, pg_collection, False
         ranks = self.tp_size = pg_collection.tp.size()
-        self.key_head_dim, self.value_head_dim = config.linear_key_head_dim, config.linear_value_head_dim
-        self.num_key_heads, self.num_value_heads = config.linear_num_key_heads, config.linear_num_value_heads
+        shape: Any = config
+        self.key_head_dim, self.value_head_dim = shape.linear_key_head_dim, shape.linear_value_head_dim
+        self.num_key_heads, self.num_value_heads = shape.linear_num_key_heads, shape.linear_num_value_heads
         self.qk_dim, self.v_dim = self.key_head_dim * self.num_key_heads, self.value_head_dim * self.num_value_heads
         self.in_proj_dim = 2 * (self.qk_dim + self.v_dim + self.num_value_heads)
         self.conv_dim_local_tp = (2 * self.qk_dim + self.v_dim) // ranks
@@ -69,9 +79,8 @@ class DeltaNet(GatedDeltaNet):
             skip_bias_add=False,
             **linear,
         )
-        width: Any = config.linear_conv_kernel_dim
         self.conv1d = torch.nn.Module()  # named as Megatron's, for its checkpoints
-        self.conv1d.weight = torch.nn.Parameter(torch.empty(self.conv_dim_local_tp, 1, width))
+        self.conv1d.weight = torch.nn.Parameter(torch.empty(self.conv_dim_local_tp, 1, shape.linear_conv_kernel_dim))
         self.dt_bias = torch.nn.Parameter(torch.empty(self.num_value_heads // ranks))
         self.A_log = torch.nn.Parameter(torch.empty(self.num_value_heads // ranks))
         self.out_norm = build_module(
@@ -91,6 +100,8 @@ class DeltaNet(GatedDeltaNet):
     def forward(self, hidden_states: torch.Tensor, *_: Any, packed_seq_params: Any = None, **__: Any) -> Any:
         """Returns the output and no bias."""
         assert isinstance(packed_seq_params, PackedSequences), "linear attention needs packed sequences"
+        position_T = packed_seq_params.position_T
+        assert position_T is not None
         inputs, _ = self.in_proj(hidden_states)
         norm_weight = self.out_norm.weight
         if self.tp_size > 1:
@@ -98,7 +109,7 @@ class DeltaNet(GatedDeltaNet):
         attend = partial(
             attend_linear,
             plan=packed_seq_params.chunk_plan(STATE_CHUNK),
-            position_T=packed_seq_params.position_T,
+            position_T=position_T,
             heads=(self.num_key_heads // self.tp_size, self.num_value_heads // self.tp_size),
             widths=(self.key_head_dim, self.value_head_dim),
             eps=self.out_norm.eps,
