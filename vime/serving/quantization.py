@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from vime.config import KVCacheDtype, Mode, Quantization, RunConfig, ServedModelConfig, TrainedQuantization
+from vime.config import KVCacheDtype, Mode, Precision, Quantization, RunConfig, ServedModelConfig, TrainedQuantization
 from vime.weights.quantize import INT8
 
 ARGUMENTS = ("quantization", "quantization_config", "kv_cache_dtype")
@@ -40,7 +40,11 @@ def is_low_precision(model: ServedModelConfig) -> bool:
 
 
 def is_approximate(config: RunConfig, model: ServedModelConfig) -> bool:
-    """True if a model's servers compute in low precision, and the trainer not with the same integers."""
-    if model.quantization is Quantization.int8 and config.trainer.quantization is TrainedQuantization.int8:
+    """True if a model's servers compute in low precision, and the trainer not with the same integers.
+
+    In bfloat16 inputs are rounded twice, and those of trainer and servers are often not the same integers.
+    """
+    trainer, both = config.trainer, model.quantization is Quantization.int8
+    if both and trainer.quantization is TrainedQuantization.int8 and trainer.precision is Precision.float32:
         return is_low_precision(replace(model, quantization=Quantization.none))
     return is_low_precision(model)

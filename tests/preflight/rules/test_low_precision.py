@@ -47,6 +47,8 @@ def test_a_trainer_with_the_same_integers_needs_no_correction():
     config = compose_run([*TINY, *LOW, "trainer.quantization=int8"]).config
     assert find_problems(config) == []
     assert "the servers compute with the same integers" in " ".join(summary(config))
+    config = compose_run([*TINY, *LOW, "trainer.quantization=int8", "trainer.precision=bfloat16"]).config
+    assert [problem.key for problem in find_problems(config)] == ["algorithm.correction.mode"]
     config = compose_run([*TINY, "trainer.quantization=int4"]).config
     assert find_problems(config) == []
     assert "int4" in " ".join(summary(config))
