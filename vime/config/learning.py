@@ -294,7 +294,8 @@ class TrainerConfig:
     quantization: TrainedQuantization = TrainedQuantization.none
     """Integers in which the linear layers of the decoder compute in training (quantization-aware training). With `int8` the
     servers compute with the same ones (`serving.models.actor.quantization=int8`), with `int4` they get the weights that the
-    integers represent; then no correction is needed, with `int8` in float32. Weights and checkpoints themselves stay in the run's precision."""
+    integers represent; then no correction is needed, with `int8` in float32. Weights and checkpoints themselves stay in the run's
+    precision."""
     fp8: Fp8Config = field(default_factory=Fp8Config)
     """8-bit floats of Transformer Engine in the products of linear layers."""
     tensor_parallel_size: Count = 1
