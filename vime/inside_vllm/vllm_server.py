@@ -48,7 +48,6 @@ def fork_on_cpu() -> None:
     score_with_adapters()
     draft_by_seeds()
     mend_integers()
-    attend_in_any_type()
     routed_experts.report_on_cpu()
     if forced_tokens.wanted():
         forced_tokens.take_forced_tokens()
@@ -61,6 +60,8 @@ def fork_on_cpu() -> None:
         check_and_update_config(vllm_config)
         if fixed_products.wanted():
             fixed_products.check_model(vllm_config)
+        if vllm_config.model_config is not None and vllm_config.model_config.has_inner_state:
+            attend_in_any_type()
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         if vllm_config.parallel_config.world_size_across_dp == 1:
             vllm_config.parallel_config.distributed_executor_backend = "uni"
