@@ -214,8 +214,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         file="vime/model/size.py",
-        old="(2 * hidden * (queries + keys) + biases + norms)",
-        new="(hidden * (queries + keys) + biases + norms)",
+        old="(2 * hidden * (queries + keys) + gates + biases + norms)",
+        new="(hidden * (queries + keys) + gates + biases + norms)",
         tests=("tests/preflight/test_plan.py",),
     ),
     Fault(

@@ -67,7 +67,10 @@ class Peak:
 
 
 def offered() -> list[tuple[str, str]]:
-    """All models, each with the clusters that have one GPU per rank of the model and, by the plan, enough memory; recipes."""
+    """All models, each with the clusters that have one GPU per rank of the model and, by the plan, enough memory; recipes.
+
+    Models with linear attention are left out: they have not been driven at true size.
+    """
     from vime.cluster.layout import world_size
     from vime.preflight.compose import CONF
     from vime.preflight.rules.gpu_memory import trainer_fits
@@ -76,7 +79,8 @@ def offered() -> list[tuple[str, str]]:
     for name in sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem != SMALLEST):
         for cluster in CLUSTERS:
             config = _config(name, cluster, [])
-            if world_size(config.trainer) == config.cluster.num_trainer_gpus and not trainer_fits(config):
+            is_whole = world_size(config.trainer) == config.cluster.num_trainer_gpus
+            if is_whole and not trainer_fits(config) and not config.model.linear_attention.full_every:
                 found.append((name, cluster))
     recipes = [f"memagent_lora_{model}" for model in RECIPES]
     return found + [(recipe, _config(recipe, "", []).cluster.name) for recipe in recipes]
