@@ -157,7 +157,7 @@ class ServiceConfig:
     host: str = "127.0.0.1"
     """Address that it listens on. Beyond this machine it needs API keys, in the environment variable VIME_SERVICE_KEYS."""
     port: Port = 8930
-    """Port that it listens on."""
+    """Port that it listens on; 0 takes a free one, which the log names."""
     model_names: list[str] = field(default_factory=list)
     """Further names by which clients may ask for the model, for example one whose chat format their library knows."""
     max_models: Count = 8

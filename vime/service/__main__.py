@@ -96,6 +96,7 @@ async def _serve_once(config: RunConfig, folder: Path, journal: Journal, stopped
         try:
             await runner.setup()
             await web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG).start()
+            settings.port = runner.addresses[0][1]  # where 0 was asked for, and for the next start
             logger.info("%s is served at http://%s:%d", ", ".join(api.names), settings.host, settings.port)
             waiting = [asyncio.create_task(event.wait()) for event in (stopped, service.lost)]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
