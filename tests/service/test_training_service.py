@@ -25,6 +25,8 @@ from vime.service.client_loss import LOSSES, NUMBERS
 pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 VOCAB_SIZE, LENGTHS = 320, (12, 5, 20)
 START_SECONDS = 400
+ANSWER_SECONDS = 400
+"""Longest wait for the outcome of a call."""
 LARGE = 1e3
 """An epsilon beside which a step of Adam is proportional to the gradient."""
 
@@ -103,7 +105,8 @@ class Client:
 
     async def done(self, path: str, body: Any) -> Any:
         promise = await self.post(path, body)
-        found = await self.post("retrieve_future", {"request_id": promise["request_id"]})
+        async with asyncio.timeout(ANSWER_SECONDS):
+            found = await self.post("retrieve_future", {"request_id": promise["request_id"]})
         assert isinstance(found, bytes) or "error" not in found, found
         return found
 

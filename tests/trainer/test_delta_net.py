@@ -1,7 +1,5 @@
 """The gated delta net of packed rows: the rule token by token, and no trace of one sequence in another."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -98,22 +96,16 @@ def test_no_token_has_a_gradient_in_another_sequence(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_gradients_of_a_row_are_the_sums_of_those_of_its_sequences(seed: int) -> None:
-    from vime.trainer.delta_net import _Recomputed
-
     lengths, weights = random_lengths(seed), parameters(seed)
     inputs_TI = torch.randn(sum(lengths), INPUTS, generator=torch.Generator().manual_seed(seed))
 
-    def gradients(sequences: torch.Tensor, counts: list[int], *, again: bool) -> list[torch.Tensor]:
+    def gradients(sequences: torch.Tensor, counts: list[int]) -> list[torch.Tensor]:
         leaves = [tensor.clone().requires_grad_() for tensor in (sequences, *weights.values())]
-
-        def compute(inputs: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-            return outputs(inputs, counts, dict(zip(weights, others, strict=True)))
-
-        result: Any = _Recomputed.apply(compute, *leaves) if again else compute(*leaves)
+        result = outputs(leaves[0], counts, dict(zip(weights, leaves[1:], strict=True)))
         return list(torch.autograd.grad(result.square().sum(), leaves))
 
-    of_row = gradients(inputs_TI, lengths, again=True)
-    alone = [gradients(part, [len(part)], again=False) for part in inputs_TI.split(lengths)]
+    of_row = gradients(inputs_TI, lengths)
+    alone = [gradients(part, [len(part)]) for part in inputs_TI.split(lengths)]
     expected = [torch.cat([found[0] for found in alone]), *(torch.stack(parts).sum(0) for parts in zip(*(f[1:] for f in alone)))]
     for found, wanted in zip(of_row, expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))

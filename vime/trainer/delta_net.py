@@ -17,7 +17,6 @@ Shape suffixes: T tokens of a row, N chunks, C tokens of a chunk, H value heads 
 I channels of the projected input, J those that are convolved, W width of the convolution.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec, build_module
 from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.utils.checkpoint import checkpoint
 
 from vime.model.size import STATE_CHUNK
 from vime.trainer.lora import ColumnLinear, RowLinear
@@ -114,9 +114,8 @@ class DeltaNet(GatedDeltaNet):
             widths=(self.key_head_dim, self.value_head_dim),
             eps=self.out_norm.eps,
         )
-        output = _Recomputed.apply(
-            attend, inputs.squeeze(1), self.conv1d.weight.squeeze(1), self.A_log, self.dt_bias, norm_weight
-        )
+        tensors = (inputs.squeeze(1), self.conv1d.weight.squeeze(1), self.A_log, self.dt_bias, norm_weight)
+        output: Any = checkpoint(attend, *tensors, use_reentrant=True, preserve_rng_state=False)
         return self.out_proj(output.unsqueeze(1))
 
 
@@ -214,22 +213,3 @@ def delta_rule(
 def _unit(x: torch.Tensor) -> torch.Tensor:
     """Vectors of length 1 along the last dimension; one of zeros stays zero."""
     return x * (x.square().sum(-1, keepdim=True) + NORM_EPS).rsqrt()
-
-
-class _Recomputed(torch.autograd.Function):
-    """A function of tensors that keeps nothing but these, and is computed again for its gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(*tensors)
-        ctx.function = function
-        return function(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[1:]
-        tensors = [x.detach().requires_grad_(is_wanted) for x, is_wanted in zip(ctx.saved_tensors, wanted)]
-        with torch.enable_grad():
-            output = ctx.function(*tensors)
-        found = iter(torch.autograd.grad(output, [x for x in tensors if x.requires_grad], gradients[0]))
-        return None, *(next(found) if is_wanted else None for is_wanted in wanted)

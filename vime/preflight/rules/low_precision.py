@@ -148,8 +148,8 @@ def correction(config: RunConfig) -> list[Problem]:
     remedy = (
         "servers in low precision sample from another distribution than the trainer's, and nothing corrects for that: choose "
         "algorithm=score_centering, or algorithm.correction.mode=truncate algorithm.old_logprobs=trainer (truncated importance "
-        "weights), train with the same integers (trainer.quantization=int8, for servers in int8), or set "
-        "algorithm.correction.allow_none=true to train without"
+        "weights), train with the same integers (trainer.quantization=int8 trainer.precision=float32, for servers in int8), or "
+        "set algorithm.correction.allow_none=true to train without"
     )
     return [
         Problem(key="algorithm.correction.mode", value=algorithm.correction.mode.value, remedy=remedy)
