@@ -125,6 +125,7 @@ def meet(rank: int, folder: Path) -> str:
     """An address that was free a moment ago; a port chosen for a later layout might be taken by then."""
     path = folder / "address"
     if rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
         written = folder / ".address"
         written.write_text(f"127.0.0.1:{parallel.free_port('127.0.0.1')}")
         written.rename(path)
@@ -162,7 +163,6 @@ if __name__ == "__main__":
     job = json.loads(Path(sys.argv[1]).read_text())
     for layout in job["layouts"]:
         config, folder = configuration(layout), Path(job["folder"]) / layout["name"]
-        folder.mkdir()
         about = {"layout": layout, "config": config, "folder": folder}
         if fork_ranks(world_size(config.trainer), partial(main, **about)):
             sys.exit(f"a rank has failed: {layout['name']}")

@@ -454,8 +454,8 @@ def test_the_list_of_runs_follows_a_run_in_progress(page: Any, runs: dict[str, R
     lock = runs["second"].path / LOCK
     lock.write_text(f"process {os.getpid()} of {os.uname().nodename}\n")
     shown = page.get_by_role("row", name="second")
-    shown.get_by_text("5 / 100").wait_for()
-    assert "3m10s" in shown.inner_text()
+    shown.get_by_text("3m10s").wait_for()
+    assert "5 / 100" in shown.inner_text()
     log(runs["second"], 6, 1)
     shown.get_by_text("6 / 100").wait_for()
     assert shown.locator("td").nth(6).inner_text() == "1.6"
