@@ -64,7 +64,7 @@ def test_a_run_goes_on_as_long_as_one_of_its_adapters_has_not_finished(tmp_path:
         compose_run(words)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.in_turn
 def test_two_adapters_are_trained_resumed_and_sampled_with_their_own_versions(tmp_path: Path) -> None:
     def run(*more: str) -> None:

@@ -16,7 +16,7 @@ WORDS = ["+experiment=search_r1_qwen2.5_3b", "rehearse=true", "model.vocab_size=
 """A small vocabulary takes the tokenizer of bytes, which every machine can make."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.in_turn
 def test_an_experiment_of_a_paper_is_rehearsed_to_its_table(tmp_path: Path) -> None:
     run = tmp_path / "run"

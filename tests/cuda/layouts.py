@@ -20,7 +20,7 @@ class Layout:
     lora_rank: int = 0
     """Rank of adapters, which then are all that is trained."""
     mark: str = "slow"
-    """`quick` if it is part of the quick tests, `long` if `make test` leaves it out."""
+    """One of `tests.cuda.conftest.MARKS`."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ FLOAT32 = {"precision": "float32"}
 
 LAYOUTS = [
     Layout(family="qwen2", mark="quick"),
-    Layout(family="qwen3_moe"),
+    Layout(family="qwen3_moe", mark="long"),
     Layout(family="qwen2", trainer=FLOAT32, mark="long"),
     Layout(family="qwen3_moe", trainer=FLOAT32, mark="long"),
     Layout(family="qwen2", trainer=RECOMPUTE, mark="long"),
@@ -75,12 +75,12 @@ LAYOUTS = [
     Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2) | {"quantization": "int4"}, mark="long"),
     Layout(family="qwen3", lora_rank=8, mark="long"),
     Layout(family="llama", trainer=_tensor(2) | _data(2) | RECOMPUTE, rank=3, lora_rank=8),
-    Layout(family="qwen2", trainer=_stages(2), rank=1, kl_coefficient=0.01, lora_rank=8),
+    Layout(family="qwen2", trainer=_stages(2), rank=1, kl_coefficient=0.01, lora_rank=8, mark="long"),
     Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), lora_rank=8),
     Layout(family="qwen3", trainer=_tensor(2) | UNSPLIT, rank=1, mark="long"),
-    Layout(family="qwen2", trainer=_tensor(2) | _data(2), rank=3),
+    Layout(family="qwen2", trainer=_tensor(2) | _data(2), rank=3, mark="long"),
     Layout(family="qwen3", trainer=_tensor(2) | _data(2) | RECOMPUTE, mark="quick"),
-    Layout(family="llama", trainer=_tensor(2) | _data(2), kl_coefficient=0.01),
+    Layout(family="llama", trainer=_tensor(2) | _data(2), kl_coefficient=0.01, mark="long"),
     Layout(family="qwen2", trainer=_data(4) | RECOMPUTE, rank=2, mark="long"),
     Layout(family="qwen2", trainer=_stages(2), mark="long"),
     Layout(family="qwen2", trainer=_stages(2), rank=1, mark="long"),

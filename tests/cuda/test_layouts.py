@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cuda import device
+from tests.cuda.conftest import MARKS
 from tests.cuda.drill import Report
 from tests.cuda.layouts import DEPTHS, FAULTY, LAYOUTS, Layout
 
@@ -18,7 +19,6 @@ OF_A_ROW = tuple(
 )
 """Files whose code runs once for each row and must not wait: the next row would begin late."""
 OURS = "vime/"
-MARKS = {"quick": [], "slow": [pytest.mark.slow], "long": [pytest.mark.long]}
 NORM_BYTES = 4
 """The norm of all gradients, in float32."""
 

@@ -29,7 +29,7 @@ def assert_fits(peak: Peak) -> None:
         assert peak.pinned == pytest.approx(peak.planned_pinned, rel=NEAR)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_recipe_takes_what_its_plan_says() -> None:
     assert_fits(measure("memagent_lora_qwen3_8b", "one_gpu"))
 

@@ -6,26 +6,27 @@ from typing import Any
 import pytest
 
 from tests.cuda import device
+from tests.cuda.conftest import MARKS
 from tests.cuda.worker import Report, Update, run_all
 
 pytestmark = pytest.mark.skipif(device.missing() is not None, reason=device.missing() or "")
 Reports = Callable[[Update], Report]
 
 UPDATES = [
-    Update(family="qwen2", quick=True),
-    Update(family="qwen3_moe", size=2, rank=1, quick=True),
-    Update(family="qwen2", size=2),
+    Update(family="qwen2", mark="quick"),
+    Update(family="qwen3_moe", size=2, rank=1, mark="quick"),
+    Update(family="qwen2", size=2, mark="long"),
     Update(family="qwen2", size=2, rank=1),
-    Update(family="qwen2", packed=False),
-    Update(family="qwen2", transport="ipc", quick=True),
-    Update(family="qwen2", transport="ipc", size=2, rank=1),
-    Update(family="qwen3"),
-    Update(family="qwen3", size=2, rank=1),
+    Update(family="qwen2", packed=False, mark="long"),
+    Update(family="qwen2", transport="ipc", mark="quick"),
+    Update(family="qwen2", transport="ipc", size=2, rank=1, mark="long"),
+    Update(family="qwen3", mark="long"),
+    Update(family="qwen3", size=2, rank=1, mark="long"),
     Update(family="llama"),
-    Update(family="llama", transport="ipc", size=2),
-    Update(family="qwen3_moe"),
+    Update(family="llama", transport="ipc", size=2, mark="long"),
+    Update(family="qwen3_moe", mark="long"),
     Update(family="qwen3_moe", packed=False, size=2),
-    Update(family="qwen3_moe", transport="ipc"),
+    Update(family="qwen3_moe", transport="ipc", mark="long"),
     Update(family="qwen3_moe", transport="ipc", size=2, rank=1),
 ]
 FAULTS = {
@@ -77,9 +78,7 @@ def reports(request: pytest.FixtureRequest, checkpoints_by_depth: list[str], tmp
     return found.__getitem__
 
 
-@pytest.mark.parametrize(
-    "update", [pytest.param(update, id=update.name, marks=[] if update.quick else [pytest.mark.slow]) for update in UPDATES]
-)
+@pytest.mark.parametrize("update", [pytest.param(update, id=update.name, marks=MARKS[update.mark]) for update in UPDATES])
 def test_a_worker_is_updated_on_the_device(update: Update, reports: Reports) -> None:
     report = reports(update)
     assert problems(report) == []
@@ -89,7 +88,7 @@ def test_a_worker_is_updated_on_the_device(update: Update, reports: Reports) -> 
 @pytest.mark.parametrize(
     "update",
     [
-        pytest.param(update, id=str(update.fault), marks=[] if number < 2 else [pytest.mark.slow])
+        pytest.param(update, id=str(update.fault), marks=MARKS["quick" if number < 2 else "slow"])
         for number, update in enumerate(FAULTY)
     ],
 )

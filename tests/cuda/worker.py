@@ -53,8 +53,8 @@ class Update:
     rank: int = 0
     fault: str | None = None
     """One of `tests.cuda.faults`."""
-    quick: bool = False
-    """Part of the quick tests."""
+    mark: str = "slow"
+    """One of `tests.cuda.conftest.MARKS`."""
 
     @property
     def name(self) -> str:

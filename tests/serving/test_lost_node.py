@@ -13,7 +13,7 @@ from ray.cluster_utils import Cluster
 
 from vime.files.jsonl import read_lines
 
-pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+pytestmark = [pytest.mark.long, pytest.mark.in_turn]
 
 NUM_STEPS = 3
 WAIT_SECONDS = 500

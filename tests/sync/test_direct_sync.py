@@ -12,7 +12,7 @@ import pytest
 from vime.preflight.compose import compose_run
 from vime.system import Training, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
+pytestmark = [pytest.mark.long, pytest.mark.in_turn]
 SHAPE = {
     "family": "qwen3",
     "num_layers": 2,

@@ -103,8 +103,9 @@ def test_a_side_that_dies_is_named_with_its_reason(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     from side_turns import Side
 
-    side = Side([sys.executable, str(ROOT / "tools" / "trl_side.py"), "1"], num_threads=1)
-    with pytest.raises(RuntimeError, match=r"trl_side\.py ended with 1(.|\n)*No module named 'trl'"):
+    (tmp_path / "dead_side.py").write_text("import a_library_that_is_not_there")
+    side = Side([sys.executable, str(tmp_path / "dead_side.py")], num_threads=1)
+    with pytest.raises(RuntimeError, match=r"dead_side\.py ended with 1(.|\n)*No module named 'a_library_that_is_not_there'"):
         side.begin(tmp_path)
 
 
