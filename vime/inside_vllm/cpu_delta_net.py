@@ -2,11 +2,12 @@
 
 vLLM's operation for processors asserts bfloat16 (`cpu_gdn_attention_core`: "CPU GDN attention requires BF16"), and its kernels
 take two widths of heads (`chunk_gated_delta_rule_cpu`: "expect head_dim to be equal to head_dim_v", "Unexpected head dim size").
-All else is computed here by PyTorch's operations, with the same states in the places that vLLM's scheduler gives them: requests
-that generate take one step together, and each prompt, or the part of a prompt that is scheduled, passes in chunks.
+All else is computed here by transformers' functions in PyTorch's operations, with the same states in the places that vLLM's
+scheduler gives them: requests that generate take one step together, and each prompt, or the part of it that is scheduled, passes
+in chunks.
 
-Shape suffixes: N requests, T tokens, C tokens of a chunk, J convolved channels, W width of the convolution, H value heads (G key
-heads), K key channels, V value channels.
+Shape suffixes: N requests, B sequences, T tokens, J convolved channels, W width of the convolution, H value heads, V value
+channels.
 """
 
 from typing import Any, get_type_hints
@@ -14,11 +15,9 @@ from typing import Any, get_type_hints
 import torch
 import torch.nn.functional as F
 
-CHUNK = 64
 KERNEL_WIDTHS = (64, 128)
 """Widths of heads that vLLM's kernels take, those of keys and values alike."""
-NORM_EPS = 1e-6
-"""Added to the squared length of queries and keys."""
+SHARED: dict[str, Any] = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
 
 
 def attend_in_any_type() -> None:
@@ -47,6 +46,7 @@ def attend_in_any_type() -> None:
 
 def _attend(layer: Any, scheduled: Any, qkv_TJ: torch.Tensor, b_TH: torch.Tensor, a_TH: torch.Tensor, out_THV: Any) -> None:
     """Fills the outputs of all scheduled tokens: first those of requests that generate, one each, then of prompts."""
+    from transformers.models.qwen3_5 import modeling_qwen3_5
     from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 
     assert scheduled.spec_sequence_masks is None, "vLLM's kernels for drafted tokens take neither float32 nor such heads"
@@ -64,56 +64,27 @@ def _attend(layer: Any, scheduled: Any, qkv_TJ: torch.Tensor, b_TH: torch.Tensor
         at = places[:count]
         seen_NJW = torch.cat([convs[at], qkv_TJ[:count].unsqueeze(2)], dim=2)
         convs[at] = seen_NJW[:, :, 1:]
-        query, key, value = _heads(layer, F.silu((seen_NJW * filter_JW).sum(2)))
-        state_NHKV = states[at].float() * log_decay_TH[:count, :, None, None].exp()
-        change = (value - (key.unsqueeze(2) @ state_NHKV).squeeze(2)) * strength_TH[:count].unsqueeze(2)
-        state_NHKV = state_NHKV + key.unsqueeze(3) * change.unsqueeze(2)
-        states[at] = state_NHKV.to(states.dtype)
-        out_THV[:count] = (query.unsqueeze(2) @ state_NHKV).squeeze(2)
+        heads = _heads(layer, F.silu((seen_NJW * filter_JW).sum(2)).unsqueeze(1))
+        rates = {"g": log_decay_TH[:count].unsqueeze(1), "beta": strength_TH[:count].unsqueeze(1)}
+        found, after = modeling_qwen3_5.torch_recurrent_gated_delta_rule(*heads, **rates, initial_state=states[at], **SHARED)
+        out_THV[:count], states[at] = found.squeeze(1), after.to(states.dtype)
     for number in range(count, count + scheduled.num_prefills):
         own, at = slice(starts[number], starts[number + 1]), int(places[number])
-        goes_on = bool(scheduled.has_initial_state[number])
-        before_JW = convs[at] if goes_on else torch.zeros_like(convs[at])
-        state_HKV = states[at].float() if goes_on else torch.zeros(states.shape[1:])
-        seen_JT = torch.cat([before_JW, qkv_TJ[own].t()], dim=1)
-        convs[at] = seen_JT[:, seen_JT.shape[1] - before_JW.shape[1] :]
-        mixed_TJ = F.silu(F.conv1d(seen_JT.unsqueeze(0), filter_JW.unsqueeze(1), groups=len(filter_JW))[0].t())
-        out_THV[own], states[at] = _pass(*_heads(layer, mixed_TJ), log_decay_TH[own], strength_TH[own], state_HKV)
+        if not scheduled.has_initial_state[number]:
+            convs[at], states[at] = 0, 0
+        seen_JT = torch.cat([convs[at], qkv_TJ[own].t()], dim=1)
+        convs[at] = seen_JT[:, seen_JT.shape[1] - convs.shape[2] :]
+        heads = _heads(layer, F.silu(F.conv1d(seen_JT.unsqueeze(0), filter_JW.unsqueeze(1), groups=len(filter_JW))).mT)
+        rates = {"g": log_decay_TH[own].unsqueeze(0), "beta": strength_TH[own].unsqueeze(0)}
+        found, after = modeling_qwen3_5.torch_chunk_gated_delta_rule(*heads, **rates, initial_state=states[at : at + 1], **SHARED)
+        out_THV[own], states[at] = found.squeeze(0), after.squeeze(0).to(states.dtype)
 
 
-def _heads(layer: Any, mixed_TJ: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values of all value heads, [T, H, channels]; queries and keys have length 1, queries are then scaled."""
+def _heads(layer: Any, mixed_BTJ: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values of all value heads, float32 [B, T, H, channels] of B sequences."""
     key_width, value_width = layer.key_dim // layer.tp_size, layer.value_dim // layer.tp_size
-    query, key, value = mixed_TJ.float().split([key_width, key_width, value_width], dim=1)
-    value = value.unflatten(1, (-1, layer.head_v_dim))
-    query, key = (_unit(x.unflatten(1, (-1, layer.head_k_dim))) for x in (query, key))
-    query, key = (x.repeat_interleave(value.shape[1] // x.shape[1], dim=1) for x in (query, key))
-    return query * layer.head_k_dim**-0.5, key, value
-
-
-def _unit(x: torch.Tensor) -> torch.Tensor:
-    return x * (x.square().sum(-1, keepdim=True) + NORM_EPS).rsqrt()
-
-
-def _pass(
-    query_THK: torch.Tensor,
-    key_THK: torch.Tensor,
-    value_THV: torch.Tensor,
-    log_decay_TH: torch.Tensor,
-    strength_TH: torch.Tensor,
-    state_HKV: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs [T, H, V] of one sequence, and the state behind it, from the state before (arXiv 2412.06464, section 3.3)."""
-    outputs = []
-    rows = (query_THK, key_THK, value_THV, log_decay_TH.unsqueeze(2), strength_TH.unsqueeze(2))
-    for query, key, value, log_decay, strength in zip(*(x.transpose(0, 1).split(CHUNK, dim=1) for x in rows)):
-        log_total = log_decay.cumsum(1)  # [H, C, 1]
-        between = (log_total - log_total.transpose(1, 2)).tril().exp().tril()
-        weak = key * strength
-        system = (weak @ key.transpose(1, 2) * between).tril(-1)
-        wanted = value * strength - (weak * log_total.exp()) @ state_HKV
-        change = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
-        outputs.append((query * log_total.exp()) @ state_HKV + (query @ key.transpose(1, 2) * between) @ change)
-        last = log_total[:, -1:]
-        state_HKV = state_HKV * last.exp() + (key * (last - log_total).exp()).transpose(1, 2) @ change
-    return torch.cat(outputs, dim=1).transpose(0, 1), state_HKV
+    query, key, value = mixed_BTJ.float().split([key_width, key_width, value_width], dim=2)
+    value = value.unflatten(2, (-1, layer.head_v_dim))
+    query, key = (x.unflatten(2, (-1, layer.head_k_dim)) for x in (query, key))
+    query, key = (x.repeat_interleave(value.shape[2] // x.shape[2], dim=2) for x in (query, key))
+    return query, key, value
