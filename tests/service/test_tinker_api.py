@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+from service_client import training_body
 
 from vime.config import ModelConfig, RunConfig, ServiceConfig
 from vime.files.folders import writing_place
@@ -25,6 +29,7 @@ from vime.types import Turn
 from vime.view.overview import overview
 from vime.view.runs import Run
 
+DATA = [{"tokens": [1, 5], "target_tokens": [5, 9]}]
 ME, OTHER = {"X-API-Key": "tml-me"}, {"X-API-Key": "tml-other"}
 
 
@@ -122,15 +127,6 @@ async def model_of(client: TestClient[Any, Any], *, as_: dict[str, str] = ME) ->
     return (await done(client, "create_model", body, as_=as_))["model_id"]
 
 
-def training_body(model: str, seq_id: int) -> bytes:
-    request = wire._CLASSES["Request"](model_id=model, seq_id=seq_id, loss_fn="cross_entropy")
-    datum = request.data.add()
-    datum.model_input.add().encoded_text.tokens = np.array([1, 5], np.int32).tobytes()
-    targets = datum.loss_fn_inputs.add(key="target_tokens").value
-    targets.dense, targets.dtype, targets.shape[:] = np.array([5, 9], np.int64).tobytes(), wire.INT64, [2]
-    return request.SerializeToString()
-
-
 async def test_nobody_sees_what_is_another_clients(tmp_path: Path):
     async with served(tmp_path) as (client, service):
         model = await model_of(client)
@@ -191,7 +187,9 @@ async def test_what_is_beyond_a_quota_is_refused_with_its_setting(tmp_path: Path
         await done(client, "asample", body | {"seq_id": 1})  # the same call again
         assert "service.key_tokens_per_minute" in (await post(client, "asample", body | {"seq_id": 2}, status=429))["error"]
         headers = ME | {"Content-Type": wire.CONTENT_TYPE}
-        async with client.post(f"{PREFIX}/forward_backward", data=training_body(model, 1), headers=headers) as response:
+        async with client.post(
+            f"{PREFIX}/forward_backward", data=training_body(model, 1, DATA, "cross_entropy"), headers=headers
+        ) as response:
             assert response.status == 200  # 2 more
         service.config.service.key_tokens_per_minute = None
 
@@ -311,7 +309,9 @@ async def test_the_viewer_sees_models_their_queues_and_their_checkpoints(tmp_pat
 async def test_a_service_that_starts_again_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def train(client: TestClient[Any, Any], model: str, number: int) -> None:
         headers = ME | {"Content-Type": wire.CONTENT_TYPE}
-        async with client.post(f"{PREFIX}/forward_backward", data=training_body(model, number), headers=headers) as response:
+        async with client.post(
+            f"{PREFIX}/forward_backward", data=training_body(model, number, DATA, "cross_entropy"), headers=headers
+        ) as response:
             assert response.status == 200
 
     def step(model: str, number: int) -> dict[str, Any]:
