@@ -1,9 +1,9 @@
 """A run whose trained model has 1, 3 and again 1 servers, several times, while it trains: is anything lost, is a token stale?
 
-    python tools/fleet_changes.py [--cycles 3] [--markdown PATH]
+    python tools/fleet_changes.py [--cycles 3] [--sequences 4] [--markdown PATH]
 
 The tiny MemAgent task trains asynchronously, and `vime servers RUN NUMBER` asks for each number once a few steps were made with
-the one before. Every sampled token is then compared with the weights of its version in transformers, as `tools/version_audit.py`
+the one before. Sampled tokens are then compared with the weights of their versions in transformers, as `tools/version_audit.py`
 does. The program ends with 1 if a rollout failed, a server was taken for lost, or a token is not of its version.
 """
 
@@ -62,6 +62,7 @@ def main() -> None:
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=3)
+    parser.add_argument("--sequences", type=int, default=4, help="the most sequences of each version that are compared (4)")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="vime-fleet-") as parent:
@@ -76,7 +77,7 @@ def main() -> None:
         finally:
             run.kill()
         sequences = version_audit.sequences_of(run.folder)
-        audited = version_audit.audit(run.folder, sequences, most=len(sequences))
+        audited = version_audit.audit(run.folder, sequences, most=options.sequences)
         took = "; ".join(f"{number}: {', '.join(f'{each:.1f}' for each in of)}" for number, of in seconds.items())
         text = "\n".join(
             [
