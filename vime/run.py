@@ -8,6 +8,7 @@
     python -m vime.run +method=memagent trainer.lr=1e-4,3e-4 --multirun   # a sweep, one run after another
     python -m vime.run +method=mine --config-dir my_conf                  # options from your own folder
     python -m vime.run new mine                                           # write a folder with an agent to start from
+    python -m vime.run servers outputs/latest 3                           # more or fewer servers for a run that trains
 
 An installed vime also answers to `vime`, as in `vime new mine`. Exit code 2 means that the configuration is invalid and that
 nothing was started; every problem is on the screen. A run that Ctrl-C interrupts ends with 130, one that is terminated with 143.
@@ -49,7 +50,7 @@ REPLACED = {
 }
 """Flags of Hydra that would replace vime's options, and what to do instead."""
 REPLACED |= {"-cp": REPLACED["--config-path"], "-cn": REPLACED["--config-name"]}
-NEW = "new"
+NEW, SERVERS = "new", "servers"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -64,6 +65,11 @@ def main(arguments: list[str] | None = None) -> None:
             sys.path.insert(0, current_folder())  # `vime` finds modules of the current folder, as `python -m vime.run` does
         if words[:1] == [NEW]:
             sys.stdout.write(write_agent(words[1:]))
+            sys.exit(0)
+        if words[:1] == [SERVERS]:
+            from vime.sync.wanted_servers import ask_for_servers
+
+            sys.stdout.write(ask_for_servers(words[1:]))
             sys.exit(0)
         words = take_config_dirs(words)
         overrides = [word for word in words if word not in MULTIRUN]

@@ -25,6 +25,7 @@ from vime.runtime import Runtime, running
 from vime.serving.programs import SERVER
 from vime.sync.colocation import Colocation
 from vime.sync.delivery import WeightDelivery
+from vime.sync.fleet import Fleet
 from vime.tasks import stop_within, together
 from vime.trainer.group import RANK, TrainerGroup
 from vime.trainer.learner import Learner
@@ -62,12 +63,16 @@ class Training(Learner):
         self._config, self._say = config, say
         self._colocation = Colocation(agents.serving, self.trainer, shared=takes_turns(config), lock=lock)
         self._delivery = WeightDelivery(config, agents.serving, self.trainer, self._colocation, policy)
+        self.fleet = Fleet(config, run_dir, agents.serving, self._delivery, say=say, warn=warn)
 
     def watch(self) -> None:
-        """Ensures from now on that a restarted server gets its weights, even between two syncs."""
+        """Ensures from now on that a server that starts gets its weights, even between two syncs, and that there are as many
+        servers as were asked for."""
         serving = self.agents.serving
-        for name in serving.actors(serving.trained_endpoint().name):
-            self.agents.watches.add(self._delivery.restore(name))
+        for place in serving.places(serving.trained_endpoint().name):
+            self.agents.watches.add(self._delivery.restore(place.spec.name))
+        if self._config.serving.elastic.num_at_start is not None:
+            self.agents.watches.add(self.fleet.watch())
 
     def training(self) -> AbstractAsyncContextManager[TrainerGroup]:
         """The trainer, able to train, and used by no one else within the block.
@@ -97,7 +102,10 @@ class Training(Learner):
         servers.
         """
         workers = self.agents.workers
-        async with workers.expecting_weights() if self._config.rollout.in_flight_updates else workers.held():
+        async with (
+            workers.expecting_weights() if self._config.rollout.in_flight_updates else workers.held(),
+            self.fleet.steady,
+        ):
             return await self._sync(version)
 
     async def _sync(self, version: int) -> dict[str, float]:

@@ -20,6 +20,7 @@ from vime.preflight.compose import CONF, compose_run
 from vime.preflight.plan import show_plan, wrapped
 from vime.preflight.plan.amounts import gib
 from vime.preflight.plan.duration import step_flops, time
+from vime.preflight.plan.models import serving
 from vime.preflight.plan.planned_processes import held_by_gpus, memory, parts
 from vime.preflight.plan.steps import batch, generation, summary
 from vime.preflight.validation import find_problems
@@ -180,6 +181,14 @@ def test_the_program_plans_without_gpu_and_network_and_leaves_nothing(tmp_path: 
     assert ended.returncode == 0, ended.stderr
     assert "trainer rank 7" in ended.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_says_how_many_servers_there_may_be():
+    words = ["serving.models.actor.num_replicas=3", "serving.elastic.num_at_start=1"]
+    (line,) = serving(planned(*words))
+    assert "3 × actor" in line and "1 at the start, then as many from 1 to 3" in line and "router" in line
+    (line,) = serving(planned(*words, "mode=eval"))
+    assert "all of them" in line
 
 
 def test_the_plan_says_how_generation_and_training_overlap():

@@ -19,6 +19,7 @@ JUDGE = ("+serving.models.judge.api=chat", "+serving.models.judge.urls=[https://
 LARGE = ("model=qwen2.5-7b", "cluster=one_node", "mode=plan")
 SHARED = (*LARGE, "cluster.num_frozen_gpus=2", "cluster.share_frozen_gpus=true")
 JUDGE_SIZE, JUDGE_REPLICAS = (f"+serving.models.judge.{name}" for name in ("tensor_parallel_size", "num_replicas"))
+AT_START, PLANNED_AHEAD = "serving.elastic.num_at_start", ("mode=plan", "rollout.max_staleness=1")
 EXPERTS = ("model=qwen3-30b-a3b", "mode=plan")
 
 WRONG: dict[str, tuple[list[str], str]] = {
@@ -236,9 +237,30 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ],
         "serving.models.actor.groups",
     ),
-    "prefill and decode without GPUs": (
-        [f"+serving.models.actor.groups.{role}.role={role}" for role in ("prefill", "decode")],
-        "serving.models.actor.groups",
+    "prefill before a sync and decode after it": (
+        [*(f"+serving.models.actor.groups.{role}.role={role}" for role in ("prefill", "decode")), *PLANNED_AHEAD],
+        "rollout.in_flight_updates",
+    ),
+    "more servers at the start than there may be": (
+        [f"{AT_START}=3", "serving.models.actor.num_replicas=2"],
+        AT_START,
+    ),
+    "servers that could not become more": ([f"{AT_START}=1"], AT_START),
+    "servers that join on the GPUs of the trainer": (
+        [*LARGE, "serving.models.actor.num_replicas=2", f"{AT_START}=1"],
+        AT_START,
+    ),
+    "servers that join those of others": (
+        [f"{AT_START}=1", "serving.models.actor.urls=[http://127.0.0.1:9]", "cluster.weight_transfer=disk", "mode=plan"],
+        AT_START,
+    ),
+    "servers that join groups": (
+        [f"{AT_START}=1", *(f"+serving.models.actor.groups.{name}.num_replicas=1" for name in ("one", "two"))],
+        AT_START,
+    ),
+    "servers that join a run that is to be repeated": (
+        [f"{AT_START}=1", "serving.models.actor.num_replicas=2", "deterministic=true"],
+        AT_START,
     ),
     "group of no server": (["+serving.models.actor.groups.one.num_replicas=0"], "serving.models.actor.groups.one.num_replicas"),
     "trained model behind a chat API": (

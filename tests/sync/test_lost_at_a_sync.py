@@ -1,5 +1,6 @@
 """A sync that reaches no server waits for one and begins again, or ends the run with the cause; `tools/faults.py` runs it."""
 
+import asyncio
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -48,7 +49,7 @@ def system_of(delivery: Any, servers: Any, folder: Path) -> tuple[Training, list
     agents: Any = SimpleNamespace(serving=servers, workers=workers, watches=Watches())
     system = Training.__new__(Training)
     system.agents, system._config, system._say, system._delivery = agents, config, said.append, delivery
-    system.policy = Policy()
+    system.policy, system.fleet = Policy(), SimpleNamespace(steady=asyncio.Lock())
     return system, said
 
 

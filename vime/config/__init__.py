@@ -68,6 +68,7 @@ from vime.config.choices import (
 )
 from vime.config.generation import (
     ChatConfig,
+    ElasticConfig,
     GatewayConfig,
     RolloutConfig,
     SamplingConfig,
@@ -125,6 +126,7 @@ __all__ = [
     "DatasetConfig",
     "DistillationConfig",
     "Divergence",
+    "ElasticConfig",
     "EvaluationConfig",
     "Family",
     "Fp8Config",

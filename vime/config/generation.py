@@ -258,11 +258,25 @@ class GatewayConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class ElasticConfig:
+    """A number of servers of the trained model that changes while a run trains: `vime servers RUN NUMBER` asks for another."""
+
+    num_at_start: Count | None = None
+    """Servers with which the run begins; null starts all `num_replicas`, and their number stays. With a number `num_replicas` is
+    the most that may be asked for, and ports, cores and GPUs are reserved for as many."""
+    drain_seconds: NonNegative = 30.0
+    """Longest time in which a server that leaves finishes its requests; other servers go on with those that are left, behind the
+    tokens sampled so far."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ServingConfig:
     """The served models by name, their router, and the limits that keep them healthy."""
 
     models: dict[str, ServedModelConfig] = field(default_factory=lambda: {"actor": ServedModelConfig(trained=True)})
     """The served models by name; the trained model is `actor`."""
+    elastic: ElasticConfig = field(default_factory=ElasticConfig)
+    """Servers that join and leave while the run trains."""
     router_policy: str = "sticky_least_loaded"
     """The policy by which the router chooses a server for a new session; later requests of a session go to the same server."""
     router_args: dict[str, Any] = field(default_factory=dict)

@@ -64,6 +64,8 @@ class KeptProgram:
         self.lost = ""
         """The reason why there is no actor any more, once that is final."""
         self.nodes = nodes
+        self._changing = asyncio.Lock()
+        """Held while a lost actor is made again."""
         self._made = 0.0
         """The time when the actor was made, by the monotonic clock."""
         self._restarts = Restarts(spec.settings.max_restarts, spec.settings.restart_window_seconds)
@@ -94,14 +96,18 @@ class KeptProgram:
         """Makes a lost actor again until that fails, and notes each new address; `moved` is called with the old one."""
         while not self.lost:
             await asyncio.sleep(WATCH_SECONDS)
+            if (actor := self.actor) is None:
+                continue  # until it is started, perhaps again
             try:
-                url: str = await asyncio.wait_for(self.actor.url.remote(), SILENCE_SECONDS)
+                url: str = await asyncio.wait_for(actor.url.remote(), SILENCE_SECONDS)
             except ActorUnavailableError:
                 continue  # until Ray reaches it again, or takes it for dead
             except (TimeoutError, RayError) as error:
-                await self._make_again(f"its actor is gone: {type(error).__name__}")
+                async with self._changing:
+                    if actor is self.actor:  # which `stop` has not taken away
+                        await self._make_again(f"its actor is gone: {type(error).__name__}")
                 continue
-            if url != self.url:
+            if url != self.url and actor is self.actor:
                 old, self.url = self.url, url
                 if moved is not None:
                     await moved(old)
@@ -122,7 +128,8 @@ class KeptProgram:
 
     async def stop(self) -> None:
         """Ends the program and its actor."""
-        actor, self.actor = self.actor, None
+        async with self._changing:
+            actor, self.actor = self.actor, None
         if actor is None:
             return
         try:
@@ -150,20 +157,20 @@ class KeptProgram:
                 raise ServerError(f"its actor was made again {most} times (serving.max_restarts)")
             await asyncio.to_thread(self.nodes.replace_lost, self.place.node)
             self.spec = await asyncio.to_thread(self.moved_spec)
-            await self._create_successor()
+            await self._create_named(is_successor=True)
         except (ServerError, RayError) as error:
             self.lost = f"{self.spec.name}: {error}"
             self._events.record("gave_up", str(error))
             return
         self.launch()
 
-    async def _create_successor(self) -> None:
-        """Waits for the name, which Ray frees when the lost actor is buried."""
+    async def _create_named(self, *, is_successor: bool) -> None:
+        """Waits for the name, which Ray frees when the actor before is buried. Raises ServerError if it does not."""
         deadline = time.monotonic() + NAME_SECONDS
         while True:
             try:
-                return self.create_actor(is_successor=True)
+                return self.create_actor(is_successor=is_successor)
             except ValueError as error:
                 if time.monotonic() > deadline:
-                    raise ServerError(f"Ray does not free the name of the lost actor: {error}") from None
+                    raise ServerError(f"Ray does not free the name of the actor before: {error}") from None
             await asyncio.sleep(WATCH_SECONDS)

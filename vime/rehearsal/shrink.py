@@ -12,6 +12,7 @@ from vime.cluster.ports import LOOPBACK, free_port
 from vime.config import (
     Before,
     ClusterConfig,
+    ElasticConfig,
     EvaluationConfig,
     LoggerConfig,
     Mode,
@@ -66,7 +67,8 @@ def shrink(config: RunConfig) -> Shrunk:
     small.algorithm = replace(config.algorithm, critic=replace(critic, warmup_steps=alone))
     small.rollout = _rollout(config.rollout)
     small.evaluation = _evaluation(config.evaluation, least=NUM_RUNS_ALONE if config.mode is Mode.eval else 1)
-    small.serving = replace(config.serving, models=_served(config, shrunk, has_own=has_own))
+    models = _served(config, shrunk, has_own=has_own)
+    small.serving = replace(config.serving, models=models, elastic=ElasticConfig())
     small.logger = LoggerConfig(tracker=TrackerName.none)
     small.retrieval = local_retrieval(config, shrunk)
     small.data = replace(

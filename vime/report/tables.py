@@ -97,6 +97,8 @@ def _starts(config: RunConfig, supervised: bool) -> str:
         for name, model in config.serving.models.items():
             num_servers = sum(group.settings.num_replicas for group in server_groups(name, model))
             what = f"{len(model.urls)} external" if model.urls else f"{num_servers} vLLM"
+            if model.trained and config.mode is Mode.train and config.serving.elastic.num_at_start is not None:
+                what = f"{config.serving.elastic.num_at_start} of {num_servers} vLLM"
             parts.append(f"{what} x {name}")
         parts.append(f"{config.rollout.num_workers} rollout worker{'s' * (config.rollout.num_workers != 1)}")
     if config.mode is Mode.train:

@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     parallel_sizes.token_shards,
     parallel_sizes.expert_shards,
     routing_replay.in_service,
+    serving.elastic_in_service,
     parallel_sizes.pipeline,
     parallel_sizes.trainer_gpus,
     parallel_sizes.server_gpus,

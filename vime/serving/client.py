@@ -106,7 +106,7 @@ class TokenClient:
         work, ServerError if no server answered within the recovery timeout.
         """
         check_room(len(token_ids), sampling["max_tokens"], max_model_len=self._endpoint.max_model_len, name=self._endpoint.name)
-        if len(self._endpoint.worker_urls) > 1:
+        if self._endpoint.is_routed:
             self._routed.add(session_id)
         adapter = self._endpoint.adapter
         reply = Reply(
@@ -145,7 +145,7 @@ class TokenClient:
         as `generate` does; an answer for another sequence than this one is a loss.
         """
         check_room(len(token_ids), 1, max_model_len=self._endpoint.max_model_len, name=self._endpoint.name)
-        if len(self._endpoint.worker_urls) > 1:
+        if self._endpoint.is_routed:
             self._routed.add(session_id)
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": num_likeliest, "detokenize": False}
         adapter = {"extra_args": {ADAPTER: self._endpoint.adapter}} if self._endpoint.adapter is not None else {}

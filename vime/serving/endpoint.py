@@ -49,6 +49,11 @@ class Endpoint(Address):
     chat: ChatConfig | None = None
     """Settings of OpenAI's chat API; None if the servers have vLLM's token API."""
 
+    @property
+    def is_routed(self) -> bool:
+        """True if a router is in front of the servers, even if there is only one of them now."""
+        return bool(self.worker_urls) and self.url not in self.worker_urls
+
     def workers(self) -> "list[Endpoint]":
         """One endpoint for each server, without the router."""
         names = self.worker_actor_names or ("",) * len(self.worker_urls)

@@ -57,11 +57,18 @@ def router_command(config: ServingConfig, *, urls: Mapping[ServerRole, list[str]
     return command
 
 
-async def replace_worker(router_url: str, *, old: str, new: str, timeout_seconds: float, secret: str | None) -> None:
-    """Tells a router that a server has moved; the router uses the new address once it is healthy."""
+async def change_workers(
+    router_url: str, *, remove: str | None = None, add: str | None = None, timeout_seconds: float, secret: str | None
+) -> None:
+    """Tells a router that a server has left, has come, or has moved; the router uses a new address once it is healthy.
+
+    Requests in flight to a server that is removed go on.
+    """
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers(secret)) as http:
-        for path, url in (("remove_worker", old), ("add_worker", new)):
+        for path, url in (("remove_worker", remove), ("add_worker", add)):
+            if url is None:
+                continue
             try:
                 async with http.post(f"{router_url}/{path}", params={"url": url}) as response:
                     logger.info("%s/%s: %d %s", router_url, path, response.status, await response.text())

@@ -9,6 +9,7 @@ hang of any of them.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,14 +43,17 @@ class Server(Keeper):
         starts_random: bool = False,
         is_successor: bool = False,
         asleep: bool = False,
+        is_joining: bool = False,
     ) -> None:
         """`policy` has the server's right version; a server that `starts_random` must not answer before it has real weights.
 
-        A successor takes the place of a lost actor. If the other servers are asleep, its launch waits for `may_start`.
+        A successor takes the place of a lost actor. If the other servers are asleep, its launch waits for `may_start`. One that
+        joins a run under way may fail to start without an error for the run: only `ready` raises it.
         """
         super().__init__(spec, is_successor=is_successor)
         self._keep_cache = spec.settings.keep_cache
         self._policy, self._starts_random = policy or Policy(), starts_random
+        self._is_joining = is_joining
         self._lock = asyncio.Lock()
         """A lock for work during which the engine may be silent, such as a weight sync."""
         self._wants_weights = asyncio.Event()
@@ -59,6 +63,34 @@ class Server(Keeper):
         """Number of the launch whose program has freed its GPU memory."""
         if asleep:
             self.hold_launches()
+
+    async def ready(self) -> None:
+        """Waits until the server is ready; raises ServerError, with the log's end, if it was given up."""
+        await self._settled.wait()
+        if self.is_ready:
+            self._is_joining = False
+        super().raise_if_given_up()
+
+    def raise_if_given_up(self) -> None:
+        """Raises ServerError, with the log's end, if the server was given up, unless it was to join and never did."""
+        if not self._is_joining:
+            super().raise_if_given_up()
+
+    async def drain(self, seconds: float) -> float:
+        """Waits until the server has no request left, for at most so long; returns the number that are left."""
+        deadline = time.monotonic() + seconds
+        while (found := await self.metrics()) is not None and (left := found.num_running + found.num_waiting):
+            if time.monotonic() > deadline:
+                return left
+            await asyncio.sleep(POLL_SECONDS)
+        return 0.0
+
+    async def hand_over(self) -> None:
+        """Ends all requests: their clients get the tokens sampled so far, and ask another server for the rest."""
+        async with self._lock:
+            if self.is_ready:
+                with contextlib.suppress(*UNREACHABLE, ServerError):  # one that is lost is about to end as well
+                    await self._control.post("/pause?mode=abort&clear_cache=true")
 
     async def renew(self, log: str) -> ServerMetrics | None:
         """Becomes a server of another run: drops all requests, the prefix cache, and the weights that it should hold.

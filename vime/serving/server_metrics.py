@@ -9,6 +9,7 @@ from vime.processes.control import UNREACHABLE
 
 TIMEOUT_SECONDS = 10.0
 NAMES = {
+    "vllm:num_requests_running": "num_running",
     "vllm:num_requests_waiting": "num_waiting",
     "vllm:prefix_cache_queries_total": "prefix_queries",
     "vllm:prefix_cache_hits_total": "prefix_hits",
@@ -22,11 +23,12 @@ NAMES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerMetrics:
-    """Counters since the start of a server, and `num_waiting`, the present number.
+    """Counters since the start of a server, and `num_running` and `num_waiting`, the present numbers.
 
     Example: `ServerMetrics(prefix_queries=4096, prefix_hits=1024, num_queued=16, queue_seconds=0.8)`.
     """
 
+    num_running: float = 0.0
     num_waiting: float = 0.0
     prefix_queries: float = 0.0
     """Prompt tokens looked up in the prefix cache."""
@@ -42,7 +44,7 @@ class ServerMetrics:
         if before is None or self.num_queued < before.num_queued or self.prefix_queries < before.prefix_queries:
             return self
         counts = {f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)}
-        return ServerMetrics(**(counts | {"num_waiting": self.num_waiting}))
+        return ServerMetrics(**(counts | {"num_running": self.num_running, "num_waiting": self.num_waiting}))
 
 
 async def read_metrics(http: aiohttp.ClientSession, url: str) -> ServerMetrics | None:

@@ -19,7 +19,7 @@ from ray.exceptions import RayActorError
 
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import Place, ServerGroup, sends_adapters, server_groups, server_places
-from vime.config import ChatConfig, RunConfig, ServedModelConfig, ServerRole
+from vime.config import ChatConfig, Mode, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import ServerError, WeightSyncError
 from vime.machine import num_cores
 from vime.processes.kept import START_MARGIN_SECONDS, KeptProgram, program_spec
@@ -38,8 +38,8 @@ from vime.serving.flags import (
     server_command,
     server_environment,
 )
-from vime.serving.programs import SERVER, ServerProgram
-from vime.serving.router import replace_worker, router_command
+from vime.serving.programs import SERVER, ServerProgram, Stage
+from vime.serving.router import change_workers, router_command
 from vime.serving.server_metrics import ServerMetrics, summarize
 from vime.tasks import cancel
 from vime.weights.payload import payload_folder
@@ -117,7 +117,7 @@ class Serving:
         Routers wait for `ready`.
         """
         self.plan()
-        created = [program for program in self.programs() if program.actor is None]
+        created = [program for program in self.programs() if program.actor is None and not _is_absent(program)]
         for program in created:
             program.create_actor()
         for program in created:
@@ -168,6 +168,19 @@ class Serving:
     def actors(self, name: str) -> dict[str, Any]:
         """The actors of a model's servers by their names (`actor-0`), without its router; empty for external servers."""
         return {server.spec.name: server.actor for server in self._present(name)}
+
+    def places(self, name: str) -> list[ServerProgram]:
+        """The places of a model's servers that are not lost, in the order of their numbers; some may be empty."""
+        return [server for server in self._servers[name] if not server.lost]
+
+    async def admit(self, name: str, server: ServerProgram) -> None:
+        """Gives a server its part of the new sessions."""
+        await self._tell_router(name, add=server.url)
+
+    async def dismiss(self, name: str, server: ServerProgram) -> None:
+        """Sends all further requests, and the sessions, of a server to the others."""
+        server.stage = Stage.leaving
+        await self._tell_router(name, remove=server.url)
 
     def program(self, name: str) -> KeptProgram:
         """A server or a router by its name (`actor-0`, `actor-router`)."""
@@ -245,8 +258,8 @@ class Serving:
         shutil.rmtree(self.payload_folder, ignore_errors=True)
 
     def _present(self, name: str) -> list[ServerProgram]:
-        """The servers of a model that are not lost for good."""
-        return [server for server in self._servers[name] if not server.lost]
+        """The servers of a model that are there now."""
+        return [server for server in self._servers[name] if server.is_present]
 
     def _all_present(self) -> list[ServerProgram]:
         """The servers of all models that are not lost for good."""
@@ -268,6 +281,11 @@ class Serving:
 
     async def _moved(self, name: str, server: ServerProgram, old: str) -> None:
         """Tells the model's router, if there is one, the new address of a server."""
+        if server.takes_requests:
+            await self._tell_router(name, remove=old, add=server.url)
+
+    async def _tell_router(self, name: str, *, remove: str | None = None, add: str | None = None) -> None:
+        """Tells a model's router, if there is one, at once and for its next start, which addresses its servers have."""
         router = self._routers.get(name)
         if router is None or router.lost:
             return
@@ -277,12 +295,14 @@ class Serving:
         router.actor.set_command.remote(command, restart=starts_again)
         if not starts_again:  # a router of prefill and decode servers takes them only when it starts
             limit, secret = settings.start_timeout_seconds, router.spec.secret
-            await replace_worker(router.url, old=old, new=server.url, timeout_seconds=limit, secret=secret)
+            await change_workers(router.url, remove=remove, add=add, timeout_seconds=limit, secret=secret)
 
     def _plan_servers(self, name: str, model: ServedModelConfig) -> list[ServerProgram]:
         """The servers of one model, among them those of an ended run that it would start in the same way."""
         assert self._nodes is not None
         servers: list[ServerProgram] = []
+        may_change = model.trained and self._config.mode is not Mode.eval
+        num_at_start = self._config.serving.elastic.num_at_start if may_change else None
         for group in server_groups(name, model):
             for index in range(group.settings.num_replicas):
                 number = len(servers)
@@ -301,7 +321,10 @@ class Serving:
                     nodes=self._nodes,
                     run_id=self._run_id,
                 )
-                server.take_over(self._spare)
+                if num_at_start is not None and number >= num_at_start:
+                    server.stage = Stage.absent
+                else:
+                    server.take_over(self._spare)
                 servers.append(server)
         return servers
 
@@ -367,12 +390,16 @@ class Serving:
 
 
 def by_role(servers: Sequence[ServerProgram]) -> dict[ServerRole, list[str]]:
-    """Addresses of the servers that are not lost, by their role."""
+    """Addresses of the servers that answer requests, by their role."""
     urls: dict[ServerRole, list[str]] = {}
     for server in servers:
-        if not server.lost:
+        if server.takes_requests:
             urls.setdefault(server.group.role, []).append(server.url)
     return urls
+
+
+def _is_absent(program: KeptProgram) -> bool:
+    return isinstance(program, ServerProgram) and program.stage is Stage.absent
 
 
 async def reach(calls: list[Any]) -> list[Any]:

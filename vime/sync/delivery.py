@@ -88,11 +88,17 @@ class WeightDelivery:
         )
 
     async def restore(self, name: str) -> None:
-        """Gives a restarted server the current weights as files, again and again, until no more actor takes its place."""
-        model = self._serving.trained_endpoint().name
-        while (actor := self._serving.actors(model).get(name)) is not None:
+        """Gives a server that has started again the current weights as files, again and again, until its place is lost.
+
+        One that joins asks for them too, if the last sync has left no files.
+        """
+        place = self._serving.program(name)
+        while not place.lost:
             try:
-                await actor.wants_weights.remote()
-                await give(actor, name, self._policy, trainer_awake=self._colocation.awake)
+                if (actor := place.actor) is not None:
+                    await actor.wants_weights.remote()
+                    await give(actor, name, self._policy, trainer_awake=self._colocation.awake)
+                    continue
             except RayActorError:
-                await asyncio.sleep(1.0)  # until it has a successor, which asks again
+                pass
+            await asyncio.sleep(1.0)  # until there is another, which asks again

@@ -66,7 +66,19 @@ def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
         what += f" with the adapter {model.adapter}" if model.adapter else ""
     router = f", router {config.serving.router_policy}" if num_servers(name, model) > 1 else ""
     drafted = "" if model.speculative.method is SpeculationMethod.none else f"; {_drafted(config, model)}"
-    return f"{what}; {', '.join(pieces)}{router}; {_sampled(config, model)}{drafted}{_low_precision(config, model)}"
+    joining = f", {_joining(config, model)}" if model.trained and config.serving.elastic.num_at_start is not None else ""
+    return f"{what}; {', '.join(pieces)}{joining}{router}; {_sampled(config, model)}{drafted}{_low_precision(config, model)}"
+
+
+def _joining(config: RunConfig, model: ServedModelConfig) -> str:
+    """The number of servers at the start, and how it changes."""
+    if config.mode is Mode.eval:
+        return "all of them, as an evaluation has no fewer"
+    elastic = config.serving.elastic
+    return (
+        f"{elastic.num_at_start} at the start, then as many from 1 to {model.num_replicas} as `vime servers RUN NUMBER` asks for "
+        f"(one that leaves finishes its requests for {elastic.drain_seconds:g} s)"
+    )
 
 
 def _low_precision(config: RunConfig, model: ServedModelConfig) -> str:

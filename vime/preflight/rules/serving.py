@@ -1,9 +1,10 @@
 """Served models: which one is trained, their ports, addresses, groups and router, and external endpoints."""
 
 import re
+from importlib.util import find_spec
 from urllib.parse import urlparse
 
-from vime.cluster.placement import server_groups
+from vime.cluster.placement import server_groups, takes_turns
 from vime.config import AlgorithmName, ChatConfig, Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import Problem
 from vime.preflight.rules.model_shape import scaling_problems
@@ -98,7 +99,7 @@ def ports(config: RunConfig) -> list[Problem]:
 
 
 def groups(config: RunConfig) -> list[Problem]:
-    """Groups of servers are complete: prefill comes with decode and on GPUs, and no setting is given by group and model both."""
+    """Groups of servers are complete: prefill comes with decode, and no setting is given by group and model both."""
     problems: list[Problem] = []
     for name, model in config.serving.models.items():
         if not model.groups:
@@ -114,8 +115,68 @@ def groups(config: RunConfig) -> list[Problem]:
         if model.port:
             remedy = f"the model has groups: give each group its port, {key}.groups.<group>.port"
             problems.append(Problem(key=f"{key}.port", value=model.port, remedy=remedy))
-        problems += _role_problems(config, key, model)
+        problems += _role_problems(key, model)
     return problems
+
+
+def apart(config: RunConfig) -> list[Problem]:
+    """No sync comes between the two servers of a request: the keys and values that the first sends are those of old weights."""
+    rollout, trains = config.rollout, config.mode in (Mode.train, Mode.plan)
+    trained = [model for model in config.serving.models.values() if model.trained and is_apart(model)]
+    if not (trained and trains and rollout.max_staleness and rollout.in_flight_updates):
+        return []
+    remedy = (
+        "a prompt that a prefill server has read before a sync would be continued after it with the keys and values of the old "
+        "weights: set false, so that model calls end before a sync"
+    )
+    return [Problem(key="rollout.in_flight_updates", value=True, remedy=remedy)]
+
+
+def transfer_of_caches(config: RunConfig) -> list[Problem]:
+    """Servers that are apart have the package by which one reads the other's cache."""
+    names = [name for name, model in config.serving.models.items() if is_apart(model)]
+    if not names or config.cluster.ray_address is not None or find_spec("nixl") is not None:
+        return []
+    remedy = "prefill and decode servers pass keys and values by NIXL, which is not installed: pip install nixl, or role=regular"
+    return [Problem(key=f"serving.models.{name}.groups", value="prefill, decode", remedy=remedy) for name in names]
+
+
+def is_apart(model: ServedModelConfig) -> bool:
+    """True if a model has servers that read prompts for others."""
+    return any(group.role is ServerRole.prefill for group in model.groups.values())
+
+
+def elastic(config: RunConfig) -> list[Problem]:
+    """A number of servers that may change is one of equal servers that start and end without the trainer."""
+    key, number = "serving.elastic.num_at_start", config.serving.elastic.num_at_start
+    trained = {name: model for name, model in config.serving.models.items() if model.trained}
+    if number is None or len(trained) != 1:
+        return []
+    ((name, model),) = trained.items()
+    remedies = []
+    if model.urls:
+        remedies.append("the servers of the trained model are run by others (urls): use null")
+    elif model.groups:
+        remedies.append("servers in groups, prefill and decode among them, are as many as their groups say: use null")
+    elif number > model.num_replicas or model.num_replicas == 1:
+        remedies.append(
+            f"serving.models.{name}.num_replicas={model.num_replicas} is the most servers that the run may have: raise it to as "
+            "many, and at least 2"
+        )
+    if takes_turns(config):
+        remedies.append("a server cannot start while the trainer has its GPU: set cluster.colocated=false, or use null")
+    if config.adapters:
+        remedies.append("several adapters share the servers, and no one of their runs may end one: use null")
+    if config.deterministic:
+        remedies.append("with deterministic=true what happens must not depend on time: use null")
+    return [Problem(key=key, value=number, remedy=remedy) for remedy in remedies]
+
+
+def elastic_in_service(config: RunConfig) -> list[Problem]:
+    """A training service has as many servers as it starts."""
+    if (number := config.serving.elastic.num_at_start) is None:
+        return []
+    return [Problem(key="serving.elastic.num_at_start", value=number, remedy="the servers of a service are fixed: use null")]
 
 
 def chat_endpoints(config: RunConfig) -> list[Problem]:
@@ -206,7 +267,7 @@ def port_settings(config: RunConfig) -> list[tuple[str, str, ServedModelConfig]]
     return found
 
 
-def _role_problems(config: RunConfig, key: str, model: ServedModelConfig) -> list[Problem]:
+def _role_problems(key: str, model: ServedModelConfig) -> list[Problem]:
     roles = {group.role for group in model.groups.values()}
     value = ", ".join(f"{name}: {group.role.value}" for name, group in model.groups.items())
     if roles == {ServerRole.regular}:
@@ -217,10 +278,6 @@ def _role_problems(config: RunConfig, key: str, model: ServedModelConfig) -> lis
         extra = "regular groups cannot be combined with them" if ServerRole.regular in roles else ""
         need = f"there is no group with role={' or '.join(missing)}" if missing else ""
         remedies.append(f"{'; '.join(filter(None, (need, extra)))}: use both prefill and decode groups, or only regular ones")
-    if not config.cluster.gpus_per_node:
-        remedies.append(
-            "prefill and decode servers need GPUs to transfer their KV cache: choose a cluster with GPUs, or role=regular"
-        )
     return [Problem(key=f"{key}.groups", value=value, remedy=remedy) for remedy in remedies]
 
 
