@@ -30,11 +30,13 @@ Metrics = dict[str, "torch.Tensor"]
 
 
 class Weights(Enum):
-    """Weights of the trainer: the present ones, those that the run began with, a running average of them, or the critic's."""
+    """Weights of the trainer: the present ones, those that the run began with, a running average of them, those of another
+    checkpoint of the same architecture, or the critic's."""
 
     present = "present"
     first = "first"
     average = "average"
+    checkpoint = "checkpoint"
     critic = "critic"
 
 
@@ -50,6 +52,8 @@ class Forward:
     weights: Weights = Weights.present
     decay: float = 0.0
     """Decay of the average: after each optimizer step it is decay · average + (1 - decay) · weights."""
+    checkpoint: str = ""
+    """Folder or Hugging Face id of the other checkpoint."""
 
     @property
     def weights_only(self) -> "Forward":
@@ -70,6 +74,19 @@ VALUE = Forward(column="value", weights=Weights.critic)
 def average(decay: float) -> Forward:
     """Requests logprobs under a running average of the weights, as the column `average`."""
     return Forward(column="average", weights=Weights.average, decay=decay)
+
+
+@dataclass(kw_only=True, slots=True)
+class Question:
+    """Sequences for which the trainer computes columns as soon as there is a batch, and the samples of the batch that get them.
+
+    A sequence has the trained tokens of its sample, but what stands before and between them may be other text.
+    Example: a sample [P0, A0, A1] with a hint H is `sequences=[Sample(tokens=[H, P0, A0, A1], loss_mask=[1, 1])]`.
+    """
+
+    need: Forward
+    samples: list[Sample]
+    sequences: list[Sample]
 
 
 @dataclass(slots=True)
@@ -151,6 +168,8 @@ class Algorithm:
     """Columns that the trainer computes before the first update of a batch."""
     needs_before: Sequence[Forward] = ()
     """The columns among them that `advantages` reads; the others never leave the trainer."""
+    asked: Sequence[Forward] = ()
+    """The needs of `questions`, for which the trainer keeps second weights."""
     reads_top: bool = False
     """True if `loss` reads the sampler's likeliest tokens: the columns `top_ids` and `top_logprobs`, and `Tokens.top`."""
     answers_top: bool = False
@@ -211,6 +230,13 @@ class Algorithm:
         """Turns an error of the user's object within the block into a `HookError` that names it; others stay as they are."""
         with naming(OBJECT, self.config.object) if self.config.object else nullcontext():
             yield
+
+    def questions(self, groups: list[Group]) -> list[Question]:
+        """The questions about a batch whose answers become columns of its samples, before anything else is computed for it.
+
+        Their needs are among `asked`. Runs on the driver.
+        """
+        return []
 
     def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
         """Advantages of rollouts, sequences, turns or tokens, and all other columns that `loss` reads.

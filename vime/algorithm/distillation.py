@@ -1,8 +1,10 @@
 """`Distillation`: learns from teachers that score the student's own rollouts (`algorithm.distillation`), alone or beside rewards.
 
-Rollout workers ask a frozen teacher for the logprobs of the tokens that the student sampled, while other rollouts still run
-(`vime.workers.teachers`); they travel as columns of the samples. Reverse KL makes them advantages, log p(teacher) - log
-p(student) per token; a divergence over the teacher's likeliest tokens is differentiated (`vime.algorithm.divergence`).
+Rollout workers ask a served teacher for the logprobs of the tokens that the student sampled, while other rollouts still run
+(`vime.workers.teachers`); they travel as columns of the samples. Teachers that are second weights in the trainer are asked once
+there is a batch (`Distillation.questions`), and the same columns hold their answers. Reverse KL makes them advantages, log
+p(teacher) - log p(student) per token; a divergence over the teacher's likeliest tokens is differentiated
+(`vime.algorithm.divergence`).
 """
 
 import random
@@ -12,11 +14,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vime.algorithm.algorithm import Columns, Loss, Tokens
+from vime.algorithm.algorithm import Columns, Forward, Loss, Question, Tokens, Weights
 from vime.algorithm.policy_gradient import PolicyGradient
-from vime.config import DistillationConfig, RunConfig, TeacherTerm
+from vime.config import DistillationConfig, RunConfig, TeacherPlace, TeacherTerm
 from vime.types import ColumnType, Group, Sample
-from vime.types.column import LOGPROB
+from vime.types.column import LOGPROB, Column
 
 TEACHER = ColumnType(name="teacher", fill=0.0)
 """The teacher's logprobs of the sampled tokens, at temperature 1; a sequence without a teacher has none."""
@@ -27,10 +29,38 @@ TEACHER_IDS = ColumnType(name="teacher_ids", dtype="int32", shape=(0,), fill=-1)
 TEACHER_LOGPROBS = ColumnType(name="teacher_logprobs", shape=(0,), fill=float("-inf"))
 """Their logprobs."""
 
+HINT = "teacher_hint"
+"""Name of the tokens that the teacher of a sequence reads ahead of it, an array of any length; a sequence has them if a teacher
+in the trainer is to score it."""
+
 
 def is_taught(sequence: Sample) -> bool:
     """True for a sequence that a teacher has scored."""
     return TEACHER.name in sequence.columns
+
+
+def teachers_in_trainer(config: DistillationConfig) -> dict[str, Forward]:
+    """The teachers among the trainer's weights, by name, each as the need that they answer."""
+    found = {}
+    for name, teacher in config.teachers.items():
+        if teacher.place is not TeacherPlace.trainer:
+            continue
+        if teacher.decay is None:
+            found[name] = Forward(column=TEACHER.name, weights=Weights.checkpoint, checkpoint=str(teacher.checkpoint))
+        elif 0 < teacher.decay < 1:
+            found[name] = Forward(column=TEACHER.name, weights=Weights.average, decay=teacher.decay)
+        else:
+            found[name] = Forward(column=TEACHER.name, weights=Weights.first if teacher.decay else Weights.present)
+    return found
+
+
+def read_by_teacher(sample: Sample) -> Sample:
+    """The sequence as its teacher in the trainer reads it: the hint, and all tokens up to the last trained one."""
+    trained = np.asarray(sample.trained, np.uint8)
+    length = int(np.flatnonzero(trained)[-1]) + 1
+    tokens = np.asarray(sample.tokens, np.int32)[: len(sample.tokens) - len(trained) + length]
+    hint = np.asarray(sample.columns[HINT], np.int32)
+    return Sample(tokens=Column(np.concatenate([hint, tokens]), np.int32), loss_mask=Column(trained[:length], np.uint8))
 
 
 def teachers_of(config: DistillationConfig, *, dataset: str, seat: str) -> list[str]:
@@ -79,6 +109,27 @@ class Distillation(PolicyGradient):
     def top_column(self) -> str:
         """The teacher's likeliest tokens, with `top_k`."""
         return TEACHER_IDS.name if self._own.top_k else super().top_column
+
+    @property
+    def asked(self) -> Sequence[Forward]:  # type: ignore[override]
+        """The needs that teachers in the trainer answer."""
+        return list(teachers_in_trainer(self._own).values())
+
+    def questions(self, groups: list[Group]) -> list[Question]:
+        """The sequences of each teacher in the trainer, with its hint ahead of them."""
+        taught: dict[str, list[Sample]] = {}
+        for group in groups:
+            for rollout in (each for each in group.rollouts if each.counting.trained):
+                about = {"dataset": group.prompt.dataset, "seed": self.run.seed, "rollout_id": rollout.rollout_id}
+                for sample in (each for each in rollout.samples if HINT in each.columns and each.num_trained_tokens):
+                    if name := drawn_teacher(self._own, seat=sample.seat, **about):
+                        taught.setdefault(name, []).append(sample)
+        needs = teachers_in_trainer(self._own)
+        return [
+            Question(need=needs[name], samples=samples, sequences=[read_by_teacher(sample) for sample in samples])
+            for name, samples in taught.items()
+            if name in needs
+        ]
 
     def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
         """Advantages of the rewards, 0 without their objective; that of the teacher is computed by `loss`, from columns.

@@ -150,6 +150,15 @@ class Divergence(Enum):
     """The generalized Jensen-Shannon divergence (arXiv 2306.13649, equation 1), which lies between the two."""
 
 
+class TeacherPlace(Enum):
+    """The place of a teacher's weights."""
+
+    server = "server"
+    """The served model of its name, which scores rollouts while others run; it may have any architecture."""
+    trainer = "trainer"
+    """Second weights in the trainer's ranks, under the student's layout, which score a batch before its update."""
+
+
 class TeacherTerm(Enum):
     """The place of a divergence from a teacher in the objective."""
 

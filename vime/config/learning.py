@@ -26,6 +26,7 @@ from vime.config.choices import (
     RoutingReplay,
     Schedule,
     Surrogate,
+    TeacherPlace,
     TeacherTerm,
     TrainedQuantization,
     TurnCredit,
@@ -92,8 +93,16 @@ class CriticConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TeacherConfig:
-    """A teacher: a model of `serving.models`, by its name there, that scores the tokens which the student has sampled."""
+    """A teacher, which scores the tokens that the student has sampled: a model of `serving.models`, by its name there, or second
+    weights in the trainer under any name."""
 
+    place: TeacherPlace = TeacherPlace.server
+    """The place of its weights."""
+    checkpoint: str | None = None
+    """Folder or Hugging Face id of its weights (`place=trainer`), a model with the student's architecture and tokenizer."""
+    decay: Share | None = None
+    """Decay of a running average of the student's own weights as the teacher (`place=trainer`): after each optimizer step it is
+    decay · average + (1 - decay) · weights; with 0 they are the present weights, with 1 those that the run began with."""
     datasets: list[str] = field(default_factory=list)
     """Data sets by name whose rollouts it teaches; none means all."""
     seats: list[str] = field(default_factory=list)
@@ -114,7 +123,7 @@ class DistillationConfig:
     """
 
     teachers: dict[str, TeacherConfig] = field(default_factory=dict)
-    """Teachers by their names in `serving.models`; none turns distillation off."""
+    """Teachers by name, that of a model of `serving.models` for `place=server`; none turns distillation off."""
     divergence: Divergence = Divergence.reverse_kl
     """The distance between teacher and student."""
     term: TeacherTerm = TeacherTerm.advantage

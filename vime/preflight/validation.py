@@ -131,6 +131,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     low_precision.engine,
     machine_requirements.served_checkpoints,
     distillation.vocabularies,
+    distillation.architectures,
     machine_requirements.ports_free,
     machine_requirements.api_keys,
     reward_service.key_is_set,
