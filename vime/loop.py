@@ -229,7 +229,7 @@ async def train_step(output: RunOutput, system: Learner, batches: Batches, step:
 async def answer(algorithm: Algorithm, trainer: TrainerGroup, batch: Batch, step: int) -> None:
     """Adds the trainer's answers to the algorithm's questions about a batch to the columns of its samples."""
     for question in await asyncio.to_thread(algorithm.questions, batch.groups):
-        found = await trainer.score(question.sequences, question.need, version=step)
+        found = await trainer.answer(question, version=step)
         for sample, columns in zip(question.samples, found, strict=True):
             sample.columns = {**sample.columns, **columns}
 

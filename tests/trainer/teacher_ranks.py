@@ -14,16 +14,18 @@ from vime.trainer import megatron_setup
 
 megatron_setup.set_up()
 
+import numpy as np  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from tests.trainer.forked import fork_ranks  # noqa: E402
-from tests.trainer.own_ranks import VOCABULARY, make_groups  # noqa: E402
+from tests.trainer.own_ranks import NUM_LIKELIEST, VOCABULARY, make_groups  # noqa: E402
 from tests.trainer.ranks import LOGITS_IN_CHUNK, load_fixtures, meet  # noqa: E402
 from vime.algorithm.algorithm import Question  # noqa: E402
 from vime.algorithm.batch import build_updates  # noqa: E402
+from vime.algorithm.choice import algorithm_of  # noqa: E402
 from vime.algorithm.distillation import HINT, teachers_in_trainer  # noqa: E402
 from vime.cluster.layout import world_size  # noqa: E402
-from vime.config import RunConfig, TeacherConfig, TeacherPlace  # noqa: E402
+from vime.config import DistillationConfig, RunConfig, TeacherConfig, TeacherPlace, TeacherTerm, TopKOf  # noqa: E402
 from vime.trainer import logprob, parallel  # noqa: E402
 from vime.trainer.lockstep import LockstepEngine  # noqa: E402
 from vime.types import Group  # noqa: E402
@@ -32,8 +34,10 @@ DECAY = 0.5
 OF_STUDENT = {"present": 0.0, "average": DECAY, "first": 1.0}
 
 
-def with_teachers(config: RunConfig, checkpoint: Path) -> RunConfig:
+def with_teachers(config: RunConfig, checkpoint: Path, *, top_k_of: TopKOf = TopKOf.teacher) -> RunConfig:
     """A run with a teacher of every kind, each of a data set of its name."""
+    config.rollout.num_logprobs = NUM_LIKELIEST
+    config.algorithm.distillation = DistillationConfig(term=TeacherTerm.loss, top_k=NUM_LIKELIEST, top_k_of=top_k_of)
     config.algorithm.distillation.teachers = {
         "solver": TeacherConfig(place=TeacherPlace.trainer, checkpoint=str(checkpoint), datasets=["solver"])
     }
@@ -44,13 +48,15 @@ def with_teachers(config: RunConfig, checkpoint: Path) -> RunConfig:
 
 
 def hinted(teacher: str) -> list[Group]:
-    """Groups of the data set of a teacher, as workers hand them over: with the tokens that the teacher alone reads, or none."""
+    """Groups of the data set of a teacher, as workers hand them over: with the tokens that the teacher alone reads, or none, and
+    with those that the sampler has recorded."""
     generator, groups = random.Random(teacher), make_groups(7)
     for group in groups:
         group.prompt = replace(group.prompt, dataset=teacher)
         for sample in (sample for rollout in group.rollouts for sample in rollout.samples):
             hint = [generator.randrange(VOCABULARY) for _ in range(generator.choice([0, 3, 17]))]
-            sample.columns = {HINT: hint}
+            recorded = [generator.sample(range(VOCABULARY), NUM_LIKELIEST) for _ in sample.loss_mask]
+            sample.columns = {HINT: hint, "top_ids": np.array(recorded, np.int32)}
     return groups
 
 
@@ -78,10 +84,12 @@ def main(rank: int, job: dict[str, Any]) -> None:
             engine.train(build_updates(engine.algorithm, make_groups(step))[0], step)
             weights.append(exported(engine))
         found = {}
-        for name in config.algorithm.distillation.teachers:
-            question = question_of(engine.algorithm, name)
-            answers = engine.score(question.sequences, question.need, version=2)
-            found[name] = [{key: values.tolist() for key, values in each.items()} for each in answers]
+        for top_k_of in TopKOf:
+            algorithm = algorithm_of(with_teachers(config, Path(job["teacher"]), top_k_of=top_k_of))
+            for name in config.algorithm.distillation.teachers:
+                answers = engine.answer(question_of(algorithm, name), version=2)
+                answered = [{key: values.tolist() for key, values in each.items()} for each in answers]
+                found[f"{name} {top_k_of.value}"] = answered
         assert all((tensor == weights[-1][name]).all() for name, tensor in exported(engine).items())
         if rank == 0:
             for step, each in enumerate(weights):

@@ -14,7 +14,7 @@ from tests.trainer.own_ranks import make_groups
 from tests.trainer.teacher_ranks import DECAY, OF_STUDENT, question_of, with_teachers
 from vime.algorithm.batch import build_updates
 from vime.algorithm.choice import algorithm_of, second_weights
-from vime.config import RunConfig
+from vime.config import RunConfig, TopKOf
 from vime.errors import ConfigError
 from vime.memory.processes import second_weight_bytes
 
@@ -72,7 +72,7 @@ def weights_of(teacher: str, solver: Path, folder: Path) -> dict[str, torch.Tens
 
 
 @pytest.mark.parametrize("teacher", TEACHERS)
-def test_columns_are_the_logprobs_of_the_hint_and_the_sequence_by_transformers(
+def test_columns_are_logprobs_of_the_hint_and_the_sequence_by_transformers(
     models: Callable[..., Path], make_config: Callable[..., RunConfig], solver: Path, results: Path, teacher: str
 ) -> None:
     from transformers import AutoModelForCausalLM
@@ -83,14 +83,25 @@ def test_columns_are_the_logprobs_of_the_hint_and_the_sequence_by_transformers(
     assert max(lengths) > 3, "some have a hint"
     for layout in LAYOUTS:
         network.load_state_dict(weights_of(teacher, solver, results / layout), strict=False)
-        found = json.loads((results / layout / "found.json").read_text())[teacher]
-        for sample, columns in zip(question.samples, found, strict=True):
+        found = json.loads((results / layout / "found.json").read_text())
+        for place, sample in enumerate(question.samples):
             ids = torch.tensor([*sample.columns["teacher_hint"], *sample.tokens]).long()
             kept = torch.tensor(sample.loss_mask, dtype=torch.bool)
             with torch.no_grad():
                 logprobs = network(ids.unsqueeze(0)).logits[0, :-1].log_softmax(-1)[-len(kept) :][kept]
-            expected = logprobs.gather(1, ids[-len(kept) :][kept].unsqueeze(1))[:, 0]
-            assert float((torch.tensor(columns["teacher"]) - expected).abs().max()) < 1e-4, layout
+            own = logprobs.gather(1, ids[-len(kept) :][kept].unsqueeze(1))[:, 0]
+            recorded = torch.from_numpy(sample.columns["top_ids"])[kept].long()
+            by_teacher, by_student = (found[f"{teacher} {kind.value}"][place] for kind in TopKOf)
+            likeliest = torch.tensor(by_teacher["teacher_ids"])
+            pairs = [
+                (by_teacher["teacher"], own),
+                (by_student["teacher"], own),
+                (by_teacher["teacher_logprobs"], logprobs.topk(likeliest.shape[1]).values),
+                (by_teacher["teacher_logprobs"], logprobs.gather(1, likeliest)),
+                (by_student["teacher_logprobs"], logprobs.gather(1, recorded)),
+            ]
+            for given, expected in pairs:
+                assert float((torch.tensor(given) - expected).abs().max()) < 1e-4, layout
 
 
 def test_an_average_goes_on_from_a_checkpoint_with_the_same_bits(
@@ -109,7 +120,7 @@ def test_an_average_goes_on_from_a_checkpoint_with_the_same_bits(
     for each in (trained, resumed):
         each.train(build_updates(each.algorithm, make_groups(1))[0], 1)
         questions = [question_of(each.algorithm, teacher) for teacher in TEACHERS]
-        answers = [answer for q in questions for answer in each.score(q.sequences, q.need, version=2)]
+        answers = [answer for q in questions for answer in each.answer(q, version=2)]
         found.append(np.concatenate([answer["teacher"] for answer in answers]))
     assert np.array_equal(*found)
     kinds = [need.weights.value for need in second_weights(trained.config)]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from vime.config import RunConfig
 from vime.config.ranges import numbers_of
 from vime.errors import ConfigError, Problem
@@ -54,11 +56,25 @@ class Forward:
     """Decay of the average: after each optimizer step it is decay · average + (1 - decay) · weights."""
     checkpoint: str = ""
     """Folder or Hugging Face id of the other checkpoint."""
+    num_likeliest: int = 0
+    """Likeliest tokens at each place whose ids and logprobs are columns too: `NAME_ids` and `NAME_logprobs` beside the column
+    `NAME`."""
+    named: str = ""
+    """Column with ids of K tokens at each place, whose logprobs are the column `NAME_logprobs`."""
 
     @property
     def weights_only(self) -> "Forward":
-        """This pass without its column; it is equal for all columns that are computed under the same weights."""
-        return replace(self, column="")
+        """This pass without its columns; it is equal for all columns that are computed under the same weights."""
+        return replace(self, column="", num_likeliest=0, named="")
+
+    def columns(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """Its columns by name, from the values of a pass: [N], or [N, J] with the logprobs of K tokens behind those of the
+        wanted ones, and then with `num_likeliest` their ids."""
+        if values.ndim == 1:
+            return {self.column: values}
+        num = self.num_likeliest or values.shape[1] - 1
+        found = {self.column: values[:, 0], f"{self.column}_logprobs": values[:, 1 : 1 + num]}
+        return found | ({f"{self.column}_ids": values[:, 1 + num :].astype(np.int32)} if self.num_likeliest else {})
 
     @property
     def type(self) -> ColumnType:
@@ -87,6 +103,8 @@ class Question:
     need: Forward
     samples: list[Sample]
     sequences: list[Sample]
+    columns: Sequence[ColumnType] = ()
+    """Columns of the sequences that the pass reads."""
 
 
 @dataclass(slots=True)
@@ -217,7 +235,7 @@ class Algorithm:
     @property
     def recorded(self) -> Sequence[ColumnType]:
         """The columns with the sampler's likeliest tokens that the trainer needs."""
-        kinds = (*((TOP_IDS,) if self.is_cut or self.reads_top else ()), *((TOP_LOGPROBS,) if self.reads_top else ()))
+        kinds = (*((TOP_IDS,) if self.top_column == TOP_IDS.name else ()), *((TOP_LOGPROBS,) if self.reads_top else ()))
         return [replace(kind, shape=(self.run.rollout.num_logprobs,), fill=None) for kind in kinds]
 
     @property

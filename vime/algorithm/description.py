@@ -102,7 +102,11 @@ def describe_teachers(config: DistillationConfig, *, rewards: str) -> str:
         names.append(name + (f" ({'; '.join(taught)})" if taught else ""))
     term = DIVERGENCES[config.divergence].format(mixture=config.mixture)
     term = f"{config.coefficient:g} times {term}" if config.coefficient != 1 else term
-    where = "as advantages" if config.term is TeacherTerm.advantage else f"over the teacher's {config.top_k} likeliest tokens"
+    where = (
+        "as advantages"
+        if config.term is TeacherTerm.advantage
+        else f"over the {config.top_k_of.value}'s {config.top_k} likeliest tokens"
+    )
     to = f" to {', '.join(names)}" if names else ""
     beside = f", plus {config.reward_coefficient:g} times {rewards}" if config.reward_coefficient else ""
     return f"{term}{to}, {where}{beside}"

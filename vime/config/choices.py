@@ -165,7 +165,16 @@ class TeacherTerm(Enum):
     advantage = "advantage"
     """log p(teacher) - log p(student) of the sampled token is its advantage: an estimate of the gradient of the reverse KL."""
     loss = "loss"
-    """The divergence over the teacher's likeliest tokens is a loss that is differentiated."""
+    """The divergence over likeliest tokens is a loss that is differentiated."""
+
+
+class TopKOf(Enum):
+    """The model whose likeliest tokens a divergence is computed over."""
+
+    teacher = "teacher"
+    """The teacher's likeliest tokens."""
+    student = "student"
+    """The student's, as it sampled."""
 
 
 OWN_MODEL = (CriticPlace.model, CriticPlace.frozen_attention)

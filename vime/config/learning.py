@@ -28,6 +28,7 @@ from vime.config.choices import (
     Surrogate,
     TeacherPlace,
     TeacherTerm,
+    TopKOf,
     TrainedQuantization,
     TurnCredit,
 )
@@ -128,9 +129,12 @@ class DistillationConfig:
     """The distance between teacher and student."""
     term: TeacherTerm = TeacherTerm.advantage
     """The place of the divergence in the objective: reverse KL may be the advantage of the sampled tokens; any divergence over
-    the teacher's `top_k` likeliest tokens may be a loss."""
+    `top_k` likeliest tokens may be a loss."""
     top_k: Natural = 0
-    """Likeliest tokens of the teacher over which the divergence is computed (`term=loss`); all others are one more outcome."""
+    """Likeliest tokens over which the divergence is computed (`term=loss`); all others are one more outcome."""
+    top_k_of: TopKOf = TopKOf.teacher
+    """The model whose likeliest tokens they are. Those of the student are its servers' `rollout.num_logprobs`, which must be as
+    many, and which only teachers in the trainer can score."""
     mixture: Annotated[float, Range(above=0, below=1)] = 0.5
     """Weight of the teacher in the mixture to which the Jensen-Shannon divergence compares both."""
     coefficient: Positive = 1.0

@@ -169,7 +169,7 @@ class Engine:
         Those who hold them are the ranks of the last pipeline stage.
         """
         started, batches = time.monotonic(), self._micro_batches(shard, only_trained=True)
-        found: dict[str, list[np.ndarray]] = {}
+        found: list[dict[str, np.ndarray]] | None = None
         for need in needs:
             of_critic = need.weights is Weights.critic
             second = self.second.get(need.weights_only)
@@ -182,14 +182,13 @@ class Engine:
             elif wrapped is self.wrapped and second is None:
                 routing = self._replay.of_update(shard, len(batches))
             with second.in_place() if second is not None else nullcontext():
-                how = {"temperature": self.algorithm.temperature, "is_cut": self.algorithm.is_cut}
+                how = {"temperature": self.algorithm.temperature, "is_cut": self.algorithm.is_cut, "need": need}
                 values = passes.forward(wrapped, batches.routed(routing), values=of_critic, **how)
             if parallel_state.is_pipeline_last_stage():
-                found[need.column] = batches.by_block(values)
+                columns = [need.columns(each) for each in batches.by_block(values)]
+                found = columns if found is None else [one | more for one, more in zip(found, columns, strict=True)]
         self._forward_seconds += time.monotonic() - started
-        if not found:
-            return None
-        return [dict(zip(found, arrays)) for arrays in zip(*found.values(), strict=True)]
+        return found
 
     def forward_backward(self, shard: Shard, algorithm: Algorithm, *, keep: bool = False) -> Passed:
         """Adds the gradients of an update, or of a part of one; the weights stay as they are.

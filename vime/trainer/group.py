@@ -15,7 +15,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from vime.algorithm.algorithm import Algorithm, Forward
+from vime.algorithm.algorithm import Algorithm, Forward, Question
 from vime.cluster.layout import position_of, world_size
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import trainer_places, transport
@@ -187,11 +187,11 @@ class TrainerGroup:
         found = await self._results("forward", self._with_shards(update, "forward", needs))
         return self._by_data_rank(found)
 
-    async def score(self, sequences: Sequence[Sample], need: Forward, *, version: int) -> list[dict[str, np.ndarray]]:
-        """The columns of any sequences under present or second weights, by sequence; only tokens and mask of these are read."""
-        pack = partial(PackedUpdate, self._config, sequences, version=version, with_logprobs=False)
-        update = await self._packed(pack)
-        return await self.read(update, await self.forward(update, [need]))
+    async def answer(self, question: Question, *, version: int) -> list[dict[str, np.ndarray]]:
+        """The columns of the sequences of a question, by sequence; of these only tokens, mask and its own columns are read."""
+        about = {"version": version, "columns": question.columns, "with_logprobs": False}
+        update = await self._packed(partial(PackedUpdate, self._config, question.sequences, **about))
+        return await self.read(update, await self.forward(update, [question.need]))
 
     async def forward_backward(
         self, update: Update, algorithm: Algorithm, *, keep: bool = False

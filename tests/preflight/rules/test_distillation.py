@@ -20,6 +20,7 @@ from vime.config import (
     TeacherConfig,
     TeacherPlace,
     TeacherTerm,
+    TopKOf,
 )
 from vime.preflight.compose import compose_run
 from vime.preflight.rules.critic import FILTER
@@ -122,8 +123,8 @@ def test_with_a_hint_the_student_or_what_it_began_as_may_be_the_teacher():
     assert problem.key == f"{OWN}.teachers.actor.hint"
 
 
-def in_trainer(settings: dict[str, Any] | None = None, **own: Any) -> RunConfig:
-    config = config_of({f"{OWN}.teachers": {"self": TeacherConfig(place=TeacherPlace.trainer, **own)}, **(settings or {})})
+def in_trainer(settings: dict[str, Any], **own: Any) -> RunConfig:
+    config = config_of({f"{OWN}.teachers": {"self": TeacherConfig(place=TeacherPlace.trainer, **own)}, **settings})
     del config.serving.models["solver"]
     return config
 
@@ -138,17 +139,28 @@ def in_trainer(settings: dict[str, Any] | None = None, **own: Any) -> RunConfig:
     ],
 )
 def test_a_teacher_in_the_trainer_is_a_checkpoint_or_the_student_with_a_hint(own: dict[str, Any], setting: str):
-    assert [problem.key for problem in teachers(in_trainer(**own))] == [f"{OWN}.teachers.self.{setting}"]
+    assert [problem.key for problem in teachers(in_trainer({}, **own))] == [f"{OWN}.teachers.self.{setting}"]
 
 
 def test_a_teacher_in_the_trainer_needs_no_server_and_adapters_have_none_of_another_checkpoint():
     averaged = {"decay": 0.9, "hint": f"{__file__}:hint"}
     for own in (averaged, {"checkpoint": str(TINY)}, {"checkpoint": str(TINY), "hint": f"{__file__}:hint"}):
-        config = in_trainer(**own)
+        config = in_trainer({}, **own)
         assert not [problem for rule in (teachers, combinations, vocabularies, architectures) for problem in rule(config)]
     assert not teachers(in_trainer({"trainer.lora.rank": 4}, **averaged))
     (problem,) = teachers(in_trainer({"trainer.lora.rank": 4}, checkpoint=str(TINY)))
     assert problem.key == f"{OWN}.teachers.self.checkpoint"
+
+
+def test_the_students_likeliest_tokens_are_recorded_and_scored_in_the_trainer():
+    own = {f"{OWN}.top_k_of": TopKOf.student}
+    loss = own | {f"{OWN}.term": TeacherTerm.loss, f"{OWN}.top_k": 8}
+    recorded = loss | {"rollout.num_logprobs": 8}
+    assert [problem.key for problem in combinations(in_trainer(own, checkpoint=str(TINY)))] == [f"{OWN}.top_k_of"]
+    assert [problem.key for problem in combinations(in_trainer(loss, checkpoint=str(TINY)))] == ["rollout.num_logprobs"]
+    assert not combinations(in_trainer(recorded, checkpoint=str(TINY)))
+    (problem,) = combinations(config_of(recorded))
+    assert problem.key == f"{OWN}.top_k_of" and "place=trainer" in problem.remedy
 
 
 def test_weights_in_the_trainer_are_not_those_of_a_server():
@@ -162,14 +174,14 @@ def test_a_teacher_in_the_trainer_has_the_students_architecture_but_for_its_leng
         shutil.copytree(TINY, tmp_path / "other")
         path = tmp_path / "other" / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-        return architectures(in_trainer(checkpoint=str(tmp_path / "other")))
+        return architectures(in_trainer({}, checkpoint=str(tmp_path / "other")))
 
     assert not problems(max_position_embeddings=100_000)
     (problem,) = problems(num_hidden_layers=7)
     assert problem.key == f"{OWN}.teachers.self.checkpoint" and "num_layers" in problem.remedy and "7" in problem.remedy
     (problem,) = problems(model_type="unknown")
     assert problem.key == f"{OWN}.teachers.self.checkpoint"
-    (problem,) = architectures(in_trainer(checkpoint=str(tmp_path / "nowhere")))
+    (problem,) = architectures(in_trainer({}, checkpoint=str(tmp_path / "nowhere")))
     assert problem.key == f"{OWN}.teachers.self.checkpoint" and "no such folder" in problem.remedy
 
 
@@ -186,8 +198,8 @@ def test_vocabularies_are_compared_by_the_tokenizers_and_not_by_names(tmp_path: 
     (problem,) = vocabularies(config_of({}, teacher=ServedModelConfig(checkpoint=str(other))))
     assert problem.key == "serving.models.solver.checkpoint"
     assert repr(min(one, two)) in problem.remedy and "same tokenizer" in problem.remedy
-    (problem,) = vocabularies(in_trainer(checkpoint=str(other)))
-    assert problem.key == f"{OWN}.teachers.self.checkpoint" and not vocabularies(in_trainer(checkpoint=str(same)))
+    (problem,) = vocabularies(in_trainer({}, checkpoint=str(other)))
+    assert problem.key == f"{OWN}.teachers.self.checkpoint" and not vocabularies(in_trainer({}, checkpoint=str(same)))
 
 
 def test_a_name_says_if_there_are_teachers():

@@ -12,6 +12,7 @@ from vime.config import (
     TeacherConfig,
     TeacherPlace,
     TeacherTerm,
+    TopKOf,
 )
 from vime.errors import ConfigError, Problem, written
 from vime.hooks import import_remedy, load_hook
@@ -108,7 +109,8 @@ def combinations(config: RunConfig) -> list[Problem]:
             if not is_named
         ]
     rollout, is_advantage = config.rollout, own.term is TeacherTerm.advantage
-    alone = own.reward_coefficient == 0
+    alone, is_student = own.reward_coefficient == 0, own.top_k_of is TopKOf.student
+    served = [name for name, teacher in own.teachers.items() if teacher.place is TeacherPlace.server]
     wrong = (
         (algorithm.name is AlgorithmName.sft, "algorithm", "sft", "demonstrations have no teacher: use on_policy_distillation"),
         (
@@ -141,6 +143,25 @@ def combinations(config: RunConfig) -> list[Problem]:
             own.top_k,
             "log p(student) - log p(teacher) of a sampled token, as a loss, has the expected gradient E[grad log p] = 0: use "
             f"{KEY}.term=advantage, or the number of the teacher's likeliest tokens, 20",
+        ),
+        (
+            is_student and not own.top_k,
+            f"{KEY}.top_k_of",
+            own.top_k_of.value,
+            f"is read with {KEY}.term=loss and top_k: set these, or use teacher",
+        ),
+        (
+            is_student and own.top_k > 0 and rollout.num_logprobs != own.top_k,
+            "rollout.num_logprobs",
+            rollout.num_logprobs,
+            f"the student's likeliest tokens are those that its servers record, as many as {KEY}.top_k: use {own.top_k}",
+        ),
+        (
+            is_student and bool(served),
+            f"{KEY}.top_k_of",
+            own.top_k_of.value,
+            f"{', '.join(served)} would have to score tokens that are named, and servers score their own likeliest: use "
+            f"{KEY}.teachers.{next(iter(served), 'NAME')}.place=trainer, or teacher",
         ),
         (
             rollout.temperature != 1,
