@@ -14,7 +14,7 @@ from typing import Any
 
 from vime.algorithm.algorithm import Algorithm
 from vime.algorithm.critic import Critic
-from vime.batches import Batches, DemonstrationBatches, Lesson, RolloutBatches, lesson_of
+from vime.batches import Batch, Batches, DemonstrationBatches, Lesson, RolloutBatches, lesson_of
 from vime.cluster.placement import takes_turns
 from vime.config import CRITIC, AlgorithmName, Before, RolloutDetail, RunConfig
 from vime.data.overlap import check_overlap
@@ -199,6 +199,7 @@ async def train_step(output: RunOutput, system: Learner, batches: Batches, step:
         await system.released()  # the servers sleep while the trainer works
     config, algorithm, keep = output.config, system.algorithm, _records(output.config)
     async with system.training() as trainer:
+        await answer(algorithm, trainer, batch, step)
         lesson = await lesson_of(config, algorithm, batch, step, partial(_known, algorithm, trainer, step))
         updates = await hand_over(config, algorithm, trainer, lesson, step)
         taught, updates = await train_critic(config, system.critic, trainer, updates, step)
@@ -223,6 +224,14 @@ async def train_step(output: RunOutput, system: Learner, batches: Batches, step:
     await output.save_rollouts(step, batch.groups, lesson.advantages, lesson.by_tokens(logprobs))
     check_trained(output, step, metrics)
     output.check_alarms()
+
+
+async def answer(algorithm: Algorithm, trainer: TrainerGroup, batch: Batch, step: int) -> None:
+    """Adds the trainer's answers to the algorithm's questions about a batch to the columns of its samples."""
+    for question in await asyncio.to_thread(algorithm.questions, batch.groups):
+        found = await trainer.answer(question, version=step)
+        for sample, columns in zip(question.samples, found, strict=True):
+            sample.columns = {**sample.columns, **columns}
 
 
 async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples: list[Sample]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from vime.config import (
     RunConfig,
     TeacherConfig,
     TeacherTerm,
+    TopKOf,
 )
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
@@ -196,6 +197,23 @@ def test_the_loss_over_likeliest_tokens_is_the_divergence_of_their_columns():
     assert weighted(algorithm, tokens).item() == pytest.approx(
         over_top(run.algorithm.distillation, logits.log_softmax(0), teacher, 5).item()
     )
+
+
+def test_the_loss_over_the_students_likeliest_tokens_reads_what_the_sampler_recorded():
+    logits, teacher = pair(1)
+    ids = logits.detach().topk(5).indices
+    run = run_of(term=TeacherTerm.loss, top_k=5, top_k_of=TopKOf.student)
+    run.rollout.num_logprobs = 5
+    top = logits.log_softmax(0)[ids].unsqueeze(0)
+    columns = {"teacher": teacher[:1], "top_ids": ids.unsqueeze(0), "teacher_logprobs": teacher[ids].unsqueeze(0)}
+    tokens = tokens_of(top[:, 0], top[:, 0].detach(), **columns)
+    tokens.top = top
+    algorithm = Distillation(run)
+    assert algorithm.top_column == "top_ids" and [(kind.name, kind.shape) for kind in algorithm.recorded] == [("top_ids", (5,))]
+    assert "teacher_ids" not in {kind.name for kind in algorithm.columns}
+    known = torch.ones(1, 5, dtype=torch.bool)
+    expected = divergence(run.algorithm.distillation, top, teacher[ids].unsqueeze(0), known)
+    assert weighted(algorithm, tokens).item() == pytest.approx(expected.sum().item())
 
 
 def test_teachers_are_chosen_by_data_set_and_seat_and_drawn_by_weight():

@@ -56,6 +56,15 @@ def test_a_critic_warms_up_for_less_than_the_rehearsal():
     assert not find_problems(small)
 
 
+def test_a_teacher_in_the_trainer_gets_the_weights_of_the_small_model():
+    words = ["+experiment=memagent_paper_7b", "algorithm=on_policy_distillation", "mode=plan"]
+    teachers = "{solver: {place: trainer, checkpoint: /no/such/folder}, self: {place: trainer, decay: 0.5, hint: os.path.join}}"
+    found = shrink(compose_run([*words, f"algorithm.distillation.teachers={teachers}"]).config)
+    own, small = found.config.algorithm.distillation.teachers, found.config.model.checkpoint
+    assert own["solver"].checkpoint == small and own["self"].checkpoint is None and not find_problems(found.config)
+    assert [line for line in found.replaced if "teacher solver" in line and "/no/such/folder" in line]
+
+
 def test_several_adapters_are_not_rehearsed_together():
     with pytest.raises(ConfigError, match="give the words of one of them"):
         shrunk(SEVERAL)

@@ -9,18 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
+import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tests.trainer.own_ranks import make_groups
 from vime.algorithm.algorithm import OLD
 from vime.algorithm.choice import algorithm_of, critic_of
+from vime.algorithm.distillation import HINT
 from vime.algorithm.preference import CHOSEN, REJECTED
 from vime.batches import Batch, Lesson, lesson_of
-from vime.config import AlgorithmName, BadUpdate, CriticPlace, RunConfig
+from vime.config import AlgorithmName, BadUpdate, CriticPlace, RunConfig, TeacherConfig, TeacherPlace
 from vime.errors import CheckpointError, ConfigError, HookError, RankLostError, TrainingError
-from vime.loop import hand_over, make_steps, train_critic
+from vime.loop import answer, hand_over, make_steps, train_critic
 from vime.trainer.group import TrainerGroup, rank_environment
 from vime.types import Sample
 
@@ -192,6 +196,44 @@ async def test_a_critic_answers_learns_and_is_saved_with_the_policy(
     }
     assert (await group.export_weights(2)).digest == digest, "only the policy is exported, and it has not learned"
     await group.stop()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_teacher_in_the_trainer_gives_the_loss_of_one_whose_logprobs_come_with_the_rollouts(
+    models: Models, make_config: MakeConfig, ray_cluster: None, tmp_path: Path
+) -> None:
+    config = make_config(models("qwen2"), data_parallel_size=2)
+    teacher = TeacherConfig(place=TeacherPlace.trainer, checkpoint=str(models("qwen2")))
+    config.algorithm.distillation.teachers = {"solver": teacher}
+    group, algorithm = TrainerGroup(config, tmp_path, f"taught{os.getpid()}"), algorithm_of(config)
+    await group.loaded()
+    network = AutoModelForCausalLM.from_pretrained(models("qwen2"), dtype=torch.float32)
+
+    def served(sample: Sample) -> np.ndarray:
+        ids, places = torch.tensor(sample.tokens), np.flatnonzero(sample.trained) + len(sample.tokens) - len(sample.loss_mask)
+        with torch.no_grad():
+            logprobs = network(ids.unsqueeze(0)).logits[0].log_softmax(-1)
+        return logprobs[places - 1, ids[places]].numpy()
+
+    found = []
+    for is_served in (True, False):
+        batch = make_groups(0)
+        for sample in (sample for each in batch for rollout in each.rollouts for sample in rollout.samples):
+            sample.columns = {"teacher": served(sample)} if is_served else {HINT: np.zeros(0, np.int32)}
+        await answer(algorithm, group, Batch(groups=batch), 0)
+        lesson = await lesson_of(config, algorithm, Batch(groups=batch), 0, no_questions)
+        assert lesson.metrics["train/taught_share"] == 1.0
+        (update,) = await hand_over(config, algorithm, group, lesson, 0)
+        sums, _ = await group.forward_backward(update, algorithm)
+        stepped = await group.step(optimizer={"lr": 0.0})
+        found.append([lesson.metrics["train/teacher_kl"], sums["train/loss"], stepped["train/grad_norm"]])
+    assert found[0] == pytest.approx(found[1], rel=1e-4) and found[0][2] > 0
+    await group.stop()
+
+
+async def no_questions(samples: list[Sample]) -> list[dict[str, Any]]:
+    """The answers for an algorithm that needs nothing before its advantages."""
+    raise AssertionError("nothing is needed")
 
 
 @pytest.mark.asyncio(loop_scope="module")

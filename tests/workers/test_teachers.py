@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vime.algorithm.distillation import is_taught
+from vime.algorithm.distillation import HINT, is_taught, read_by_teacher
 from vime.chat.trace import Trace
-from vime.config import DistillationConfig, MethodConfig, RolloutConfig, RunConfig, TeacherConfig, TeacherTerm
+from vime.config import DistillationConfig, MethodConfig, RolloutConfig, RunConfig, TeacherConfig, TeacherPlace, TeacherTerm
 from vime.errors import ContextFullError, ServerError
 from vime.files.serialization import from_json, to_json
 from vime.serving.endpoint import Endpoint
@@ -129,6 +129,21 @@ async def test_a_hint_stands_in_front_of_the_sequence_for_the_teacher_alone():
     await teach(rollout_of(taught, blind), teacher, **own)
     assert sorted(teacher.asked) == [[5, 6], [90, 91, 92, 93, 1, 2, 3, 4]] and taught.tokens == [1, 2, 3, 4]
     assert taught.columns["teacher"].tolist() == pytest.approx([-1.002, -3.004])
+
+
+async def test_a_teacher_in_the_trainer_is_not_asked_and_its_sequences_get_the_hint():
+    teacher, trainer = Teacher(), {"place": TeacherPlace.trainer, "decay": 0.9, "hint": f"{__file__}:hint"}
+    taught, blind = sample([1, 2, 3, 4, 5], [1, 0, 1, 0]), sample([5, 6], [1], seat="blind")
+    rollout = await teach(rollout_of(taught, blind), teacher, teachers={"self": TeacherConfig(**trainer)})
+    assert not teacher.asked and rollout.stop_reason is StopReason.ANSWERED and not is_taught(taught)
+    assert [each.columns[HINT].tolist() for each in rollout.samples] == [[90, 91, 92, 93], []]
+    again = Rollout.from_dict(from_json(to_json(rollout.to_dict())))
+    for read, mask, each in zip(([90, 91, 92, 93, 1, 2, 3, 4], [5, 6]), ([1, 0, 1], [1]), again.samples):
+        found = read_by_teacher(each)
+        assert found.tokens == read and found.loss_mask == mask, "up to the last token that is trained"
+    long = rollout_of(sample([1] * RunConfig().serving.models["actor"].max_model_len, [1]))
+    await teach(long, teacher, teachers={"self": TeacherConfig(**trainer)})
+    assert long.stop_reason is StopReason.REQUEST_REFUSED and "max_model_len" in long.error
 
 
 async def test_a_hint_that_raises_costs_its_rollout():

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from vime.config import RunConfig
 from vime.config.ranges import numbers_of
 from vime.errors import ConfigError, Problem
@@ -30,11 +32,13 @@ Metrics = dict[str, "torch.Tensor"]
 
 
 class Weights(Enum):
-    """Weights of the trainer: the present ones, those that the run began with, a running average of them, or the critic's."""
+    """Weights of the trainer: the present ones, those that the run began with, a running average of them, those of another
+    checkpoint of the same architecture, or the critic's."""
 
     present = "present"
     first = "first"
     average = "average"
+    checkpoint = "checkpoint"
     critic = "critic"
 
 
@@ -50,11 +54,27 @@ class Forward:
     weights: Weights = Weights.present
     decay: float = 0.0
     """Decay of the average: after each optimizer step it is decay · average + (1 - decay) · weights."""
+    checkpoint: str = ""
+    """Folder or Hugging Face id of the other checkpoint."""
+    num_likeliest: int = 0
+    """Likeliest tokens at each place whose ids and logprobs are columns too: `NAME_ids` and `NAME_logprobs` beside the column
+    `NAME`."""
+    named: str = ""
+    """Column with ids of K tokens at each place, whose logprobs are the column `NAME_logprobs`."""
 
     @property
     def weights_only(self) -> "Forward":
-        """This pass without its column; it is equal for all columns that are computed under the same weights."""
-        return replace(self, column="")
+        """This pass without its columns; it is equal for all columns that are computed under the same weights."""
+        return replace(self, column="", num_likeliest=0, named="")
+
+    def columns(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """Its columns by name, from the values of a pass: [N], or [N, J] with the logprobs of K tokens behind those of the
+        wanted ones, and then with `num_likeliest` their ids."""
+        if values.ndim == 1:
+            return {self.column: values}
+        num = self.num_likeliest or values.shape[1] - 1
+        found = {self.column: values[:, 0], f"{self.column}_logprobs": values[:, 1 : 1 + num]}
+        return found | ({f"{self.column}_ids": values[:, 1 + num :].astype(np.int32)} if self.num_likeliest else {})
 
     @property
     def type(self) -> ColumnType:
@@ -70,6 +90,21 @@ VALUE = Forward(column="value", weights=Weights.critic)
 def average(decay: float) -> Forward:
     """Requests logprobs under a running average of the weights, as the column `average`."""
     return Forward(column="average", weights=Weights.average, decay=decay)
+
+
+@dataclass(kw_only=True, slots=True)
+class Question:
+    """Sequences for which the trainer computes columns as soon as there is a batch, and the samples of the batch that get them.
+
+    A sequence has the trained tokens of its sample, but what stands before and between them may be other text.
+    Example: a sample [P0, A0, A1] with a hint H is `sequences=[Sample(tokens=[H, P0, A0, A1], loss_mask=[1, 1])]`.
+    """
+
+    need: Forward
+    samples: list[Sample]
+    sequences: list[Sample]
+    columns: Sequence[ColumnType] = ()
+    """Columns of the sequences that the pass reads."""
 
 
 @dataclass(slots=True)
@@ -151,6 +186,8 @@ class Algorithm:
     """Columns that the trainer computes before the first update of a batch."""
     needs_before: Sequence[Forward] = ()
     """The columns among them that `advantages` reads; the others never leave the trainer."""
+    asked: Sequence[Forward] = ()
+    """The needs of `questions`, for which the trainer keeps second weights."""
     reads_top: bool = False
     """True if `loss` reads the sampler's likeliest tokens: the columns `top_ids` and `top_logprobs`, and `Tokens.top`."""
     answers_top: bool = False
@@ -198,7 +235,7 @@ class Algorithm:
     @property
     def recorded(self) -> Sequence[ColumnType]:
         """The columns with the sampler's likeliest tokens that the trainer needs."""
-        kinds = (*((TOP_IDS,) if self.is_cut or self.reads_top else ()), *((TOP_LOGPROBS,) if self.reads_top else ()))
+        kinds = (*((TOP_IDS,) if self.top_column == TOP_IDS.name else ()), *((TOP_LOGPROBS,) if self.reads_top else ()))
         return [replace(kind, shape=(self.run.rollout.num_logprobs,), fill=None) for kind in kinds]
 
     @property
@@ -211,6 +248,13 @@ class Algorithm:
         """Turns an error of the user's object within the block into a `HookError` that names it; others stay as they are."""
         with naming(OBJECT, self.config.object) if self.config.object else nullcontext():
             yield
+
+    def questions(self, groups: list[Group]) -> list[Question]:
+        """The questions about a batch whose answers become columns of its samples, before anything else is computed for it.
+
+        Their needs are among `asked`. Runs on the driver.
+        """
+        return []
 
     def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
         """Advantages of rollouts, sequences, turns or tokens, and all other columns that `loss` reads.

@@ -4,15 +4,15 @@ from typing import Any
 
 from vime.algorithm.algorithm import OBJECT, REFERENCE, Algorithm, Forward, Weights
 from vime.algorithm.critic import ActorCritic, Critic
-from vime.algorithm.distillation import Distillation
+from vime.algorithm.distillation import Distillation, teachers_in_trainer
 from vime.algorithm.policy_gradient import PolicyGradient
 from vime.algorithm.sft import Supervised
 from vime.config import OWN_MODEL, AlgorithmName, CriticPlace, RunConfig
 from vime.errors import ConfigError, Problem
 from vime.hooks import import_remedy, load_hook
 
-COPIES = (Weights.first, Weights.average)
-"""Weights that are copies of the policy's."""
+COPIES = (Weights.first, Weights.average, Weights.checkpoint)
+"""Weights beside the policy's, of the same shapes."""
 
 
 def algorithm_of(run: RunConfig) -> Algorithm:
@@ -61,6 +61,9 @@ def second_weights(run: RunConfig) -> list[Forward]:
     """
     config = run.algorithm
     if config.object is None:
-        return [REFERENCE.weights_only] if config.kl_coefficient and config.name is not AlgorithmName.sft else []
-    found = {need.weights_only: need for need in algorithm_of(run).needs if need.weights in COPIES}
-    return list(found)
+        has_reference = config.kl_coefficient and config.name is not AlgorithmName.sft
+        needs = [*([REFERENCE] if has_reference else []), *teachers_in_trainer(config.distillation).values()]
+    else:
+        algorithm = algorithm_of(run)
+        needs = [*algorithm.needs, *algorithm.asked]
+    return list(dict.fromkeys(need.weights_only for need in needs if need.weights in COPIES))

@@ -14,6 +14,8 @@ from vime.config import (
     Normalization,
     RatioLevel,
     Surrogate,
+    TeacherConfig,
+    TeacherPlace,
     TeacherTerm,
     TurnCredit,
 )
@@ -86,22 +88,37 @@ def describe(config: AlgorithmConfig) -> str:
 def describe_teachers(config: DistillationConfig, *, rewards: str) -> str:
     """The teachers' term, who teaches what, and the term of the rewards.
 
-    Example: `KL(student ‖ teacher) to solver (data sets maths), as advantages; plus 0.5 times reward minus group mean`.
+    Example: `KL(student ‖ teacher) to solver (data sets maths), as advantages; plus 0.5 times reward minus group mean`, and
+    of a teacher in the trainer `to self (average of the student with decay 0.99, in the trainer; with a hint)`.
     """
     names = []
     for name, teacher in config.teachers.items():
         taught = [
             f"{kind} {', '.join(given)}" for kind, given in (("data sets", teacher.datasets), ("seats", teacher.seats)) if given
         ]
+        taught += [f"{_weights(teacher)}, in the trainer"] if teacher.place is TeacherPlace.trainer else []
         taught += ["with a hint"] if teacher.hint else []
         taught += [f"weight {teacher.weight:g}"] if teacher.weight != 1 else []
         names.append(name + (f" ({'; '.join(taught)})" if taught else ""))
     term = DIVERGENCES[config.divergence].format(mixture=config.mixture)
     term = f"{config.coefficient:g} times {term}" if config.coefficient != 1 else term
-    where = "as advantages" if config.term is TeacherTerm.advantage else f"over the teacher's {config.top_k} likeliest tokens"
+    where = (
+        "as advantages"
+        if config.term is TeacherTerm.advantage
+        else f"over the {config.top_k_of.value}'s {config.top_k} likeliest tokens"
+    )
     to = f" to {', '.join(names)}" if names else ""
     beside = f", plus {config.reward_coefficient:g} times {rewards}" if config.reward_coefficient else ""
     return f"{term}{to}, {where}{beside}"
+
+
+def _weights(teacher: TeacherConfig) -> str:
+    """The weights of a teacher in the trainer."""
+    if teacher.decay is None:
+        return str(teacher.checkpoint)
+    if 0 < teacher.decay < 1:
+        return f"average of the student with decay {teacher.decay:g}"
+    return "the student's first weights" if teacher.decay else "the student's present weights"
 
 
 def describe_critic(critic: CriticConfig) -> str:

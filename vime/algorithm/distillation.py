@@ -1,22 +1,24 @@
 """`Distillation`: learns from teachers that score the student's own rollouts (`algorithm.distillation`), alone or beside rewards.
 
-Rollout workers ask a frozen teacher for the logprobs of the tokens that the student sampled, while other rollouts still run
-(`vime.workers.teachers`); they travel as columns of the samples. Reverse KL makes them advantages, log p(teacher) - log
-p(student) per token; a divergence over the teacher's likeliest tokens is differentiated (`vime.algorithm.divergence`).
+Rollout workers ask a served teacher for the logprobs of the tokens that the student sampled, while other rollouts still run
+(`vime.workers.teachers`); they travel as columns of the samples. Teachers that are second weights in the trainer are asked once
+there is a batch (`Distillation.questions`), and the same columns hold their answers. Reverse KL makes them advantages, log
+p(teacher) - log p(student) per token; a divergence over likeliest tokens is differentiated (`vime.algorithm.divergence`).
 """
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, ClassVar
 
 import numpy as np
 
-from vime.algorithm.algorithm import Columns, Loss, Tokens
+from vime.algorithm.algorithm import Columns, Forward, Loss, Question, Tokens, Weights
 from vime.algorithm.policy_gradient import PolicyGradient
-from vime.config import DistillationConfig, RunConfig, TeacherTerm
+from vime.config import DistillationConfig, RunConfig, TeacherPlace, TeacherTerm, TopKOf
 from vime.types import ColumnType, Group, Sample
-from vime.types.column import LOGPROB
+from vime.types.column import LOGPROB, TOP_IDS, Column
 
 TEACHER = ColumnType(name="teacher", fill=0.0)
 """The teacher's logprobs of the sampled tokens, at temperature 1; a sequence without a teacher has none."""
@@ -25,12 +27,45 @@ TEACHER_WEIGHT = ColumnType(name="teacher_weight", fill=0.0)
 TEACHER_IDS = ColumnType(name="teacher_ids", dtype="int32", shape=(0,), fill=-1)
 """The teacher's likeliest tokens in the place of each sampled one, likeliest first."""
 TEACHER_LOGPROBS = ColumnType(name="teacher_logprobs", shape=(0,), fill=float("-inf"))
-"""Their logprobs."""
+"""The teacher's logprobs of these, or of the sampler's likeliest tokens."""
+
+HINT = "teacher_hint"
+"""Name of the tokens that the teacher of a sequence reads ahead of it, an array of any length; a sequence has them if a teacher
+in the trainer is to score it."""
 
 
 def is_taught(sequence: Sample) -> bool:
     """True for a sequence that a teacher has scored."""
     return TEACHER.name in sequence.columns
+
+
+def teachers_in_trainer(config: DistillationConfig) -> dict[str, Forward]:
+    """The teachers among the trainer's weights, by name, each as the need that they answer."""
+    found = {}
+    for name, teacher in config.teachers.items():
+        if teacher.place is not TeacherPlace.trainer:
+            continue
+        if teacher.decay is None:
+            weights = Forward(column=TEACHER.name, weights=Weights.checkpoint, checkpoint=str(teacher.checkpoint))
+        elif 0 < teacher.decay < 1:
+            weights = Forward(column=TEACHER.name, weights=Weights.average, decay=teacher.decay)
+        else:
+            weights = Forward(column=TEACHER.name, weights=Weights.first if teacher.decay else Weights.present)
+        is_named = config.top_k_of is TopKOf.student
+        top = {"named": TOP_IDS.name} if is_named else {"num_likeliest": config.top_k}
+        found[name] = replace(weights, **(top if config.top_k else {}))
+    return found
+
+
+def read_by_teacher(sample: Sample) -> Sample:
+    """The sequence as its teacher in the trainer reads it: the hint, and all tokens up to the last trained one."""
+    trained = np.asarray(sample.trained, np.uint8)
+    length = int(np.flatnonzero(trained)[-1]) + 1
+    tokens = np.asarray(sample.tokens, np.int32)[: len(sample.tokens) - len(trained) + length]
+    hint = np.asarray(sample.columns[HINT], np.int32)
+    named = {TOP_IDS.name: sample.columns[TOP_IDS.name][:length]} if TOP_IDS.name in sample.columns else {}
+    mask = Column(trained[:length], np.uint8)
+    return Sample(tokens=Column(np.concatenate([hint, tokens]), np.int32), loss_mask=mask, columns=named)
 
 
 def teachers_of(config: DistillationConfig, *, dataset: str, seat: str) -> list[str]:
@@ -71,14 +106,38 @@ class Distillation(PolicyGradient):
 
     @property
     def columns(self) -> Sequence[ColumnType]:  # type: ignore[override]
-        """The teacher's logprobs, and with `top_k` those of its likeliest tokens."""
-        top = [ColumnType(name=kind.name, dtype=kind.dtype, shape=(self._own.top_k,), fill=kind.fill) for kind in _TOP]
+        """The teacher's logprobs, and with `top_k` those of the likeliest tokens; the student's are recorded already."""
+        kinds = (TEACHER_LOGPROBS,) if self._own.top_k_of is TopKOf.student else (TEACHER_IDS, TEACHER_LOGPROBS)
+        top = [replace(kind, shape=(self._own.top_k,)) for kind in kinds]
         return [TEACHER, TEACHER_WEIGHT, *(top if self._own.top_k else ())]
 
     @property
     def top_column(self) -> str:
-        """The teacher's likeliest tokens, with `top_k`."""
-        return TEACHER_IDS.name if self._own.top_k else super().top_column
+        """The teacher's likeliest tokens, or the student's, with `top_k`."""
+        if not self._own.top_k:
+            return super().top_column
+        return TOP_IDS.name if self._own.top_k_of is TopKOf.student else TEACHER_IDS.name
+
+    @property
+    def asked(self) -> Sequence[Forward]:  # type: ignore[override]
+        """The needs that teachers in the trainer answer."""
+        return list(teachers_in_trainer(self._own).values())
+
+    def questions(self, groups: list[Group]) -> list[Question]:
+        """The sequences of each teacher in the trainer, with its hint ahead of them."""
+        taught: dict[str, list[Sample]] = {}
+        for group in groups:
+            for rollout in (each for each in group.rollouts if each.counting.trained):
+                about = {"dataset": group.prompt.dataset, "seed": self.run.seed, "rollout_id": rollout.rollout_id}
+                for sample in (each for each in rollout.samples if HINT in each.columns and each.num_trained_tokens):
+                    if name := drawn_teacher(self._own, seat=sample.seat, **about):
+                        taught.setdefault(name, []).append(sample)
+        needs, columns = teachers_in_trainer(self._own), self.recorded
+        return [
+            Question(need=needs[name], samples=samples, sequences=[*map(read_by_teacher, samples)], columns=columns)
+            for name, samples in taught.items()
+            if name in needs
+        ]
 
     def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
         """Advantages of the rewards, 0 without their objective; that of the teacher is computed by `loss`, from columns.
@@ -118,12 +177,9 @@ class Distillation(PolicyGradient):
     def _divergence(self, tokens: Tokens) -> Any:
         from vime.algorithm.divergence import divergence
 
-        assert tokens.top is not None, "the trainer gives the logprobs of the teacher's likeliest tokens"
-        return divergence(self._own, tokens.top, tokens[TEACHER_LOGPROBS.name], tokens[TEACHER_IDS.name] >= 0)
+        assert tokens.top is not None, "the trainer gives the logprobs of the likeliest tokens"
+        return divergence(self._own, tokens.top, tokens[TEACHER_LOGPROBS.name], tokens[self.top_column] >= 0)
 
     def has_gradient(self, sequence: Sample) -> bool:
         """True for a sequence with a teacher, or with a reward that has a gradient."""
         return is_taught(sequence) or (self._own.reward_coefficient > 0 and super().has_gradient(sequence))
-
-
-_TOP = (TEACHER_IDS, TEACHER_LOGPROBS)

@@ -1,10 +1,9 @@
-"""Divergences between teacher and student over the teacher's likeliest tokens, with all other tokens as one more outcome.
+"""Divergences between teacher and student over likeliest tokens of one of them, with all other tokens as one more outcome.
 
 Without that outcome a sum over the likeliest tokens is no divergence: it may be negative, and its gradient moves mass to the
-tokens that are left out. With it the value is a lower bound of the divergence over the whole vocabulary, and
-grows to it with k.
+tokens that are left out. With it the value is a lower bound of the divergence over the whole vocabulary, and grows to it with k.
 
-Shape suffixes: N tokens, K likeliest tokens of the teacher at each place, J = 1 + K outcomes.
+Shape suffixes: N tokens, K likeliest tokens at each place, J = 1 + K outcomes.
 """
 
 import torch
@@ -20,8 +19,8 @@ def divergence(
 ) -> torch.Tensor:
     """The divergence at each place, [N], in nats; gradients go through the student's logprobs.
 
-    `student_NK` and `teacher_NK` are logprobs of the teacher's likeliest tokens under both models; where `is_known_NK` is False
-    there is no token. Reverse and forward KL, or the generalized Jensen-Shannon divergence beta · KL(teacher ‖ M) + (1 - beta) ·
+    `student_NK` and `teacher_NK` are logprobs of the likeliest tokens under both models; where `is_known_NK` is False there is no
+    token. Reverse and forward KL, or the generalized Jensen-Shannon divergence beta · KL(teacher ‖ M) + (1 - beta) ·
     KL(student ‖ M) with M = beta · teacher + (1 - beta) · student (arXiv 2306.13649, equation 1).
     """
     student_NJ, teacher_NJ = with_tail(student_NK, is_known_NK), with_tail(teacher_NK, is_known_NK).detach()

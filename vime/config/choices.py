@@ -150,13 +150,31 @@ class Divergence(Enum):
     """The generalized Jensen-Shannon divergence (arXiv 2306.13649, equation 1), which lies between the two."""
 
 
+class TeacherPlace(Enum):
+    """The place of a teacher's weights."""
+
+    server = "server"
+    """The served model of its name, which scores rollouts while others run; it may have any architecture."""
+    trainer = "trainer"
+    """Second weights in the trainer's ranks, under the student's layout, which score a batch before its update."""
+
+
 class TeacherTerm(Enum):
     """The place of a divergence from a teacher in the objective."""
 
     advantage = "advantage"
     """log p(teacher) - log p(student) of the sampled token is its advantage: an estimate of the gradient of the reverse KL."""
     loss = "loss"
-    """The divergence over the teacher's likeliest tokens is a loss that is differentiated."""
+    """The divergence over likeliest tokens is a loss that is differentiated."""
+
+
+class TopKOf(Enum):
+    """The model whose likeliest tokens a divergence is computed over."""
+
+    teacher = "teacher"
+    """The teacher's likeliest tokens."""
+    student = "student"
+    """The student's, as it sampled."""
 
 
 OWN_MODEL = (CriticPlace.model, CriticPlace.frozen_attention)

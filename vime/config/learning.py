@@ -26,7 +26,9 @@ from vime.config.choices import (
     RoutingReplay,
     Schedule,
     Surrogate,
+    TeacherPlace,
     TeacherTerm,
+    TopKOf,
     TrainedQuantization,
     TurnCredit,
 )
@@ -92,8 +94,16 @@ class CriticConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TeacherConfig:
-    """A teacher: a model of `serving.models`, by its name there, that scores the tokens which the student has sampled."""
+    """A teacher, which scores the tokens that the student has sampled: a model of `serving.models`, by its name there, or second
+    weights in the trainer under any name."""
 
+    place: TeacherPlace = TeacherPlace.server
+    """The place of its weights."""
+    checkpoint: str | None = None
+    """Folder or Hugging Face id of its weights (`place=trainer`), a model with the student's architecture and tokenizer."""
+    decay: Share | None = None
+    """Decay of a running average of the student's own weights as the teacher (`place=trainer`): after each optimizer step it is
+    decay · average + (1 - decay) · weights; with 0 they are the present weights, with 1 those that the run began with."""
     datasets: list[str] = field(default_factory=list)
     """Data sets by name whose rollouts it teaches; none means all."""
     seats: list[str] = field(default_factory=list)
@@ -114,14 +124,17 @@ class DistillationConfig:
     """
 
     teachers: dict[str, TeacherConfig] = field(default_factory=dict)
-    """Teachers by their names in `serving.models`; none turns distillation off."""
+    """Teachers by name, that of a model of `serving.models` for `place=server`; none turns distillation off."""
     divergence: Divergence = Divergence.reverse_kl
     """The distance between teacher and student."""
     term: TeacherTerm = TeacherTerm.advantage
     """The place of the divergence in the objective: reverse KL may be the advantage of the sampled tokens; any divergence over
-    the teacher's `top_k` likeliest tokens may be a loss."""
+    `top_k` likeliest tokens may be a loss."""
     top_k: Natural = 0
-    """Likeliest tokens of the teacher over which the divergence is computed (`term=loss`); all others are one more outcome."""
+    """Likeliest tokens over which the divergence is computed (`term=loss`); all others are one more outcome."""
+    top_k_of: TopKOf = TopKOf.teacher
+    """The model whose likeliest tokens they are. Those of the student are its servers' `rollout.num_logprobs`, which must be as
+    many, and which only teachers in the trainer can score."""
     mixture: Annotated[float, Range(above=0, below=1)] = 0.5
     """Weight of the teacher in the mixture to which the Jensen-Shannon divergence compares both."""
     coefficient: Positive = 1.0

@@ -64,7 +64,7 @@ def trainer_memory(config: RunConfig) -> dict[str, float]:
         "weights": weights * size,
         "gradients": (others + experts) * 4,
         "optimizer": 12 * (others / num_copies(trainer) + experts / num_expert_copies(trainer)),
-        "reference": second,  # and running averages
+        "reference": second,  # running averages and teachers
         "critic": sum(critic_memory(config).values()),
         "activations": activation_bytes(config),
         "working memory": working_bytes(config),

@@ -126,6 +126,19 @@ def read_architecture(folder: Path, *, rope_parameters: dict[str, Any] | None = 
     return architecture
 
 
+def differences(one: Architecture, other: Architecture) -> str:
+    """The fields in which two architectures differ, for messages; empty where one may have the weights of the other.
+
+    Example: `num_layers 4 and 2, rope_theta 1000000 and 10000`. The length for which a model was trained is no such field.
+    """
+    pairs = ((name, value, asdict(other)[name]) for name, value in asdict(one).items() if name != "max_position_embeddings")
+    return ", ".join(f"{name} {_plain(value)} and {_plain(its)}" for name, value, its in pairs if value != its)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Family) else value
+
+
 def check_shape(architecture: Architecture, model: ModelConfig) -> None:
     """Raises `ConfigError`, naming every field in which the checkpoint differs from the configured model."""
     names = ["family", "num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"]

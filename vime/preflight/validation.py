@@ -134,6 +134,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine_requirements.served_checkpoints,
     serving.transfer_of_caches,
     distillation.vocabularies,
+    distillation.architectures,
     machine_requirements.ports_free,
     machine_requirements.api_keys,
     reward_service.key_is_set,

@@ -12,6 +12,7 @@ from vime.cluster.ports import LOOPBACK, free_port
 from vime.config import (
     Before,
     ClusterConfig,
+    DistillationConfig,
     ElasticConfig,
     EvaluationConfig,
     LoggerConfig,
@@ -22,6 +23,7 @@ from vime.config import (
     RunConfig,
     ServedModelConfig,
     SpeculativeConfig,
+    TeacherConfig,
     TrackerName,
     TrainerConfig,
 )
@@ -64,7 +66,9 @@ def shrink(config: RunConfig) -> Shrunk:
     small.trainer = _trainer(config.trainer)
     critic = config.algorithm.critic
     alone = min(critic.warmup_steps, small.trainer.num_steps - 1)  # the policy takes a step too
-    small.algorithm = replace(config.algorithm, critic=replace(critic, warmup_steps=alone))
+    small.algorithm = replace(
+        config.algorithm, critic=replace(critic, warmup_steps=alone), distillation=_teachers(config, shrunk, has_own=has_own)
+    )
     small.rollout = _rollout(config.rollout)
     small.evaluation = _evaluation(config.evaluation, least=NUM_RUNS_ALONE if config.mode is Mode.eval else 1)
     models = _served(config, shrunk, has_own=has_own)
@@ -79,6 +83,17 @@ def shrink(config: RunConfig) -> Shrunk:
     if config.method.rehearsal:
         shrunk.replaced += load_hook(config.method.rehearsal).adapt(small)
     return shrunk
+
+
+def _teachers(config: RunConfig, shrunk: Shrunk, *, has_own: bool) -> DistillationConfig:
+    """The teachers; in the place of a checkpoint for the trainer that does not fit there is the student's."""
+    distillation, teachers = config.algorithm.distillation, dict[str, TeacherConfig]()
+    for name, teacher in distillation.teachers.items():
+        is_replaced = teacher.checkpoint is not None and not (has_own and is_small(teacher.checkpoint))
+        teachers[name] = replace(teacher, checkpoint=shrunk.config.model.checkpoint) if is_replaced else teacher
+        if is_replaced:
+            shrunk.replaced.append(f"teacher {name}: {teacher.checkpoint} has the weights that the model begins with")
+    return replace(distillation, teachers=teachers)
 
 
 def is_small(checkpoint: str) -> bool:

@@ -22,6 +22,7 @@ from vime.config import (
     RunConfig,
     ServedModelConfig,
     ServerRole,
+    TeacherPlace,
     WeightTransfer,
     policies,
 )
@@ -134,8 +135,10 @@ def server_arguments(
         arguments["load_format"] = DUMMY
     if model.trained and config.rollout.num_logprobs >= VLLM_MAX_LOGPROBS:
         arguments["max_logprobs"] = config.rollout.num_logprobs + 1  # one more is asked for, see `vime.serving.reply`
-    if name in config.algorithm.distillation.teachers and config.algorithm.distillation.top_k > VLLM_MAX_LOGPROBS:
-        arguments["max_logprobs"] = max(arguments.get("max_logprobs", 0), config.algorithm.distillation.top_k)
+    distillation = config.algorithm.distillation
+    is_teacher = name in distillation.teachers and distillation.teachers[name].place is TeacherPlace.server
+    if is_teacher and distillation.top_k > VLLM_MAX_LOGPROBS:
+        arguments["max_logprobs"] = max(arguments.get("max_logprobs", 0), distillation.top_k)
     if reports_experts(config, model):
         arguments["enable_return_routed_experts"] = True
     if role is not ServerRole.regular:

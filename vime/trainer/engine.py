@@ -29,9 +29,9 @@ from vime.algorithm.algorithm import Algorithm, Forward, Weights
 from vime.algorithm.choice import algorithm_of, critic_of, second_weights
 from vime.algorithm.critic import Critic
 from vime.config import AlgorithmConfig, BadUpdate, CriticPlace, RoutingReplay, RunConfig, TrainedQuantization
-from vime.errors import CheckpointError, ConfigError, HookError, TrainingError
+from vime.errors import CheckpointError, ConfigError, HookError, Problem, TrainingError
 from vime.model import adapter_folder
-from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
+from vime.model.architecture import check_shape, checkpoint_folder, differences, read_architecture
 from vime.model.size import unties
 from vime.model.tokenizer import tokenizer_problems
 from vime.trainer import bridge, checkpoint, lora, manifest, metrics, parallel, passes, quantization
@@ -90,10 +90,8 @@ class Engine:
         """The architecture of what is exported."""
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
-        self.second = {
-            need: SecondWeights(self.model.trained, decay=need.decay if need.weights is Weights.average else None)
-            for need in ([] if self.algorithm.is_critic else second_weights(config))
-        }
+        needs = [] if self.algorithm.is_critic else second_weights(config)
+        self.second = {need: self._second_weights(need) for need in needs}
         """Weights beside the trained ones, by the need that they answer."""
         self._offload = Offload(self.wrapped, self.optimizer)
         # a critic with a model of its own has experts of its own
@@ -135,6 +133,19 @@ class Engine:
             bridge.load_hugging_face(self.model, self.architecture, Path(config.start), adapters=True)
         return attached
 
+    def _second_weights(self, need: Forward) -> SecondWeights:
+        """A copy of the weights as they are now, or those of another checkpoint. Raises `ConfigError` if these do not fit."""
+        second = SecondWeights(self.model.trained, decay=need.decay if need.weights is Weights.average else None)
+        if need.weights is Weights.checkpoint:
+            folder = checkpoint_folder(need.checkpoint)
+            found = read_architecture(folder, rope_parameters=self.config.model.rope_parameters)
+            if differing := differences(self.architecture, found):
+                remedy = f"its architecture is not that of model.checkpoint ({differing})"
+                raise ConfigError([Problem(key="algorithm.distillation.teachers", value=need.checkpoint, remedy=remedy)])
+            with second.in_place():
+                bridge.load_hugging_face(self.model, self.architecture, folder)
+        return second
+
     def activate(self) -> None:
         """Puts this engine's adapters into the model that it shares with others; no collective."""
         lora.place(self._adapters)
@@ -158,7 +169,7 @@ class Engine:
         Those who hold them are the ranks of the last pipeline stage.
         """
         started, batches = time.monotonic(), self._micro_batches(shard, only_trained=True)
-        found: dict[str, list[np.ndarray]] = {}
+        found: list[dict[str, np.ndarray]] | None = None
         for need in needs:
             of_critic = need.weights is Weights.critic
             second = self.second.get(need.weights_only)
@@ -171,14 +182,13 @@ class Engine:
             elif wrapped is self.wrapped and second is None:
                 routing = self._replay.of_update(shard, len(batches))
             with second.in_place() if second is not None else nullcontext():
-                how = {"temperature": self.algorithm.temperature, "is_cut": self.algorithm.is_cut}
+                how = {"temperature": self.algorithm.temperature, "is_cut": self.algorithm.is_cut, "need": need}
                 values = passes.forward(wrapped, batches.routed(routing), values=of_critic, **how)
             if parallel_state.is_pipeline_last_stage():
-                found[need.column] = batches.by_block(values)
+                columns = [need.columns(each) for each in batches.by_block(values)]
+                found = columns if found is None else [one | more for one, more in zip(found, columns, strict=True)]
         self._forward_seconds += time.monotonic() - started
-        if not found:
-            return None
-        return [dict(zip(found, arrays)) for arrays in zip(*found.values(), strict=True)]
+        return found
 
     def forward_backward(self, shard: Shard, algorithm: Algorithm, *, keep: bool = False) -> Passed:
         """Adds the gradients of an update, or of a part of one; the weights stay as they are.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from vime.algorithm.algorithm import Algorithm, Forward
+from vime.algorithm.algorithm import Algorithm, Forward, Question
 from vime.cluster.layout import position_of, world_size
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import trainer_places, transport
@@ -169,17 +169,29 @@ class TrainerGroup:
         `version` is that of the weights in training. Raises `SampleError` if a sequence lacks what the algorithm needs.
         """
 
-        def pack() -> Update:
-            packed = PackedUpdate.of(self._config, algorithm, samples, version=version, has_advantages=has_advantages)
+        about = {"version": version, "has_advantages": has_advantages}
+        return await self._packed(partial(PackedUpdate.of, self._config, algorithm, samples, **about))
+
+    async def _packed(self, pack: Callable[[], PackedUpdate]) -> Update:
+        """The update that `pack` returns, in a thread: of a large batch it takes seconds, in which rollouts go on."""
+
+        def put() -> Update:
+            packed = pack()
             num_ranks = self._config.trainer.data_parallel_size
             return Update(packed=packed, shards=[packed.shard(rank, keep=ray.put) for rank in range(num_ranks)])
 
-        return await asyncio.to_thread(pack)  # of a large batch it takes seconds, in which rollouts go on
+        return await asyncio.to_thread(put)
 
     async def forward(self, update: Update, needs: Sequence[Forward]) -> Known:
         """Columns of the trained tokens under present or second weights; they stay with the trainer unless `read` asks."""
         found = await self._results("forward", self._with_shards(update, "forward", needs))
         return self._by_data_rank(found)
+
+    async def answer(self, question: Question, *, version: int) -> list[dict[str, np.ndarray]]:
+        """The columns of the sequences of a question, by sequence; of these only tokens, mask and its own columns are read."""
+        about = {"version": version, "columns": question.columns, "with_logprobs": False}
+        update = await self._packed(partial(PackedUpdate, self._config, question.sequences, **about))
+        return await self.read(update, await self.forward(update, [question.need]))
 
     async def forward_backward(
         self, update: Update, algorithm: Algorithm, *, keep: bool = False

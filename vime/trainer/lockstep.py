@@ -13,7 +13,7 @@ import numpy as np
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from vime.algorithm.algorithm import Algorithm
+from vime.algorithm.algorithm import Algorithm, Question
 from vime.algorithm.choice import algorithm_of
 from vime.algorithm.critic import Critic
 from vime.algorithm.policy_gradient import PolicyGradient
@@ -51,6 +51,12 @@ class LockstepEngine(Engine):
             for update, shard in zip(packed, shards):
                 results.append(self._update(algorithm, update, shard, step, is_first=epoch == 0))
         return found | metrics.of_batch(results, shards, self.config.trainer)
+
+    def answer(self, question: Question, *, version: int) -> list[dict[str, np.ndarray]]:
+        """See `TrainerGroup.answer`."""
+        about = {"version": version, "columns": question.columns, "with_logprobs": False}
+        packed = PackedUpdate(self.config, question.sequences, **about)
+        return self._by_sample(packed, self.forward(packed.shard(parallel_state.get_data_parallel_rank()), [question.need]))
 
     def trained_logprobs(self) -> dict[tuple[int, int], np.ndarray]:
         """Logprobs of the trained tokens of the last batch, by update and place of the sequence, if the run records tokens."""

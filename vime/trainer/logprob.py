@@ -7,13 +7,14 @@ With context parallelism each rank predicts a part of the wanted tokens; afterwa
 need whole sequences.
 
 Shape suffixes: T tokens of this rank's part of the row, N wanted tokens, M those predicted on this rank, K likeliest tokens that
-the sampler has recorded at each place, J = 1 + K, V vocabulary of this rank, H hidden. `_project` and the functions that it calls
-work on M tokens and name them N.
+the sampler has recorded at each place, or those of a model, J = 1 + K, P likeliest tokens in each of the parts of the vocabulary,
+V vocabulary of this rank, H hidden. `_project` and the functions that it calls work on M tokens and name them N.
 """
 
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.mappings import (
     gather_from_sequence_parallel_region,
@@ -43,9 +44,7 @@ def token_logprobs(
     sends gradients through its own part only. With `float32_head`, for use without gradients, the head's products are not rounded
     to the weights' dtype.
     """
-    if model.config.sequence_parallel:  # the ranks' heads work on the same tokens, and their gradients are summed there
-        hidden_TH = gather_from_sequence_parallel_region(hidden_TH, tensor_parallel_output_grad=False)
-    hidden_MH = hidden_TH.index_select(0, wanted.predict_M)
+    hidden_MH = _predicting(model, hidden_TH, wanted)
     project = _in_float32 if float32_head else _in_chunks
     target_MJ = wanted.target_M.unsqueeze(1)
     if top_ids_NK is not None:
@@ -58,6 +57,47 @@ def token_logprobs(
     part = found.new_zeros(wanted.count, found.shape[1]).index_copy(0, wanted.place_M, found)
     whole = reduce_from_tensor_model_parallel_region(part, group=parallel_state.get_context_parallel_group())
     return whole[:, :-1], whole[:, -1]
+
+
+@torch.no_grad()
+def likeliest_tokens(model: PackedModel, hidden_TH: torch.Tensor, wanted: Wanted, *, num: int) -> torch.Tensor:
+    """Ids of the `num` likeliest tokens in the place of each wanted one, likeliest first, [N, K], the same on all ranks of a row.
+
+    The logits are computed for these alone; `token_logprobs` computes them again.
+    """
+    hidden_MH = _predicting(model, hidden_TH, wanted)
+    vocabulary = model.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
+    chunk = max((LOGITS_IN_CUDA_CHUNK if hidden_MH.is_cuda else LOGITS_IN_CHUNK) // vocabulary, 1)
+    parts = [_likeliest(model.logits(part_NH.unsqueeze(1)).squeeze(1).float(), num) for part_NH in hidden_MH.split(chunk)]
+    ids_MK = torch.cat(parts)
+    if wanted.place_M is None:
+        return ids_MK
+    ids_NK = ids_MK.new_zeros(wanted.count, num).index_copy(0, wanted.place_M, ids_MK)
+    dist.all_reduce(ids_NK, group=parallel_state.get_context_parallel_group())
+    return ids_NK
+
+
+def _likeliest(logits_NV: torch.Tensor, num: int) -> torch.Tensor:
+    """Ids of the largest logits over all parts of the vocabulary, [N, K]."""
+    size, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
+    own_NK = logits_NV.topk(min(num, logits_NV.shape[1]))
+    if size == 1:
+        return own_NK.indices
+    ids_NK = own_NK.indices + rank * logits_NV.shape[1]
+    found = []
+    for own in (own_NK.values, ids_NK):
+        parts = [torch.empty_like(own) for _ in range(size)]
+        dist.all_gather(parts, own.contiguous(), group=parallel_state.get_tensor_model_parallel_group())
+        found.append(torch.cat(parts, 1))
+    values_NP, ids_NP = found
+    return ids_NP.gather(1, values_NP.topk(num).indices)
+
+
+def _predicting(model: PackedModel, hidden_TH: torch.Tensor, wanted: Wanted) -> torch.Tensor:
+    """Hidden states that predict the wanted tokens, [M, H]."""
+    if model.config.sequence_parallel:  # the ranks' heads work on the same tokens, and their gradients are summed there
+        hidden_TH = gather_from_sequence_parallel_region(hidden_TH, tensor_parallel_output_grad=False)
+    return hidden_TH.index_select(0, wanted.predict_M)
 
 
 def _in_chunks(

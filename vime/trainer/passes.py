@@ -15,12 +15,12 @@ from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
-from vime.algorithm.algorithm import Algorithm, Metrics, Tokens
+from vime.algorithm.algorithm import Algorithm, Forward, Metrics, Tokens
 from vime.algorithm.kept_tokens import over_kept
 from vime.algorithm.loss import masked_max
 from vime.errors import HookError
 from vime.trainer import metrics
-from vime.trainer.logprob import token_logprobs
+from vime.trainer.logprob import likeliest_tokens, token_logprobs
 from vime.trainer.micro_batch import MicroBatch, MicroBatches
 from vime.trainer.model import PackedModel
 from vime.trainer.pipeline import schedule_arguments
@@ -37,10 +37,12 @@ def forward(
     is_cut: bool = False,
     float32_head: bool = False,
     values: bool = False,
+    need: Forward | None = None,
 ) -> list[torch.Tensor]:
     """Logprobs [N] of each micro-batch, or the values, under the current weights; empty except on the last pipeline stage.
 
-    With `is_cut` the logprobs are those of the tokens that the sampler kept.
+    With `is_cut` the logprobs are those of the tokens that the sampler kept. For a `need` of other tokens they are [N, J], with
+    those of the K other tokens behind, and if these are the likeliest with their ids, which float32 has exactly below 2**24.
     """
     model = cast(PackedModel, wrapped[-1].module)
 
@@ -51,6 +53,12 @@ def forward(
             if values:
                 return _values(model, hidden[:, 0], batch)
             how = {"temperature": temperature, "is_cut": is_cut, "float32_head": float32_head}
+            if need is not None and need.num_likeliest:
+                top_ids_NK = likeliest_tokens(model, hidden[:, 0], batch.wanted, num=need.num_likeliest)
+                found_NJ = _distribution(model, hidden, batch, top_ids_NK=top_ids_NK, **how)[0]
+                return torch.cat([found_NJ, top_ids_NK.float()], 1)
+            if need is not None and need.named:
+                return _distribution(model, hidden, batch, top_ids_NK=batch.columns[need.named], **how)[0]
             return _distribution(model, hidden, batch, top_ids_NK=batch.columns["top_ids"] if is_cut else None, **how)[0][:, 0]
 
         return _hidden(chunk, batch), collect

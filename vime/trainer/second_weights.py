@@ -1,4 +1,4 @@
-"""Second weights of a model, kept in host memory: those that the run began with, or a running average.
+"""Second weights of a model, kept in host memory: those that the run began with, a running average, or another checkpoint's.
 
 Only trained weights have second ones; with adapters these are the adapters, and the model's own weights serve both.
 

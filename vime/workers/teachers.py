@@ -1,7 +1,8 @@
 """`Teachers`: has the sampled tokens of finished rollouts scored by their teachers, while other rollouts still run.
 
 A sequence is scored in one request, with its exact token ids and as often as it is trained: once. A teacher that does not answer
-is the infrastructure's fault: its rollout leaves the batch, as one whose own server was lost.
+is the infrastructure's fault: its rollout leaves the batch, as one whose own server was lost. The sequences of a teacher in the
+trainer get its hint alone, and are scored there once there is a batch.
 """
 
 import asyncio
@@ -10,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from vime.algorithm.distillation import TEACHER, TEACHER_IDS, TEACHER_LOGPROBS, drawn_teacher
+from vime.algorithm.distillation import HINT, TEACHER, TEACHER_IDS, TEACHER_LOGPROBS, drawn_teacher
 from vime.blame import blamed, users_traceback
 from vime.chat.trace import Trace
-from vime.config import RunConfig
-from vime.errors import BadRequestError, ServerError
+from vime.config import ACTOR, RunConfig, TeacherPlace
+from vime.errors import BadRequestError, ContextFullError, ServerError
 from vime.hooks import load_hook
 from vime.tasks import together
 from vime.types import Prompt, Rollout, Sample, StopReason
@@ -65,6 +66,13 @@ class Teachers:
             return
         places = np.flatnonzero(sample.trained) + len(sample.tokens) - len(sample.loss_mask)
         hint = self._hint(name, prompt, sample)
+        if own.teachers[name].place is TeacherPlace.trainer:
+            length, longest = len(hint) + int(places[-1]) + 1, self._config.serving.models[ACTOR].max_model_len
+            if length > longest:
+                text = f"the sequence and its hint have {length} tokens, more than serving.models.{ACTOR}.max_model_len={longest}"
+                raise ContextFullError(text, name)
+            sample.columns = {**sample.columns, HINT: hint}
+            return
         tokens = np.concatenate([hint, np.asarray(sample.tokens, np.int32)[: places[-1] + 1]])
         places = places + len(hint)
         async with self._places[name]:
@@ -81,6 +89,7 @@ class Teachers:
         text = self._hints[name](prompt.fields, sample) if name in self._hints else ""
         if not text:
             return np.zeros(0, np.int32)
-        tokenizer = self._tokenizer(name)
+        place = self._config.algorithm.distillation.teachers[name].place
+        tokenizer = self._tokenizer(ACTOR if place is TeacherPlace.trainer else name)
         rendered = tokenizer.apply_chat_template([{"role": "system", "content": text}], tokenize=False)
         return np.asarray(tokenizer(rendered, add_special_tokens=False)["input_ids"], np.int32)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import agentic.memagent
+from vime.algorithm.description import describe
 from vime.config import (
     AlgorithmName,
     CriticPlace,
@@ -17,15 +18,17 @@ from vime.config import (
     RunConfig,
     ServedModelConfig,
     TeacherConfig,
+    TeacherPlace,
     TeacherTerm,
+    TopKOf,
 )
 from vime.preflight.compose import compose_run
 from vime.preflight.rules.critic import FILTER
-from vime.preflight.rules.distillation import combinations, teachers, vocabularies
+from vime.preflight.rules.distillation import architectures, combinations, teachers, vocabularies
 from vime.preflight.rules.numbers import value_at
 from vime.preflight.rules.objective import essence
 from vime.preflight.rules.rollout_settings import compared
-from vime.preflight.validation import find_problems
+from vime.preflight.validation import find_problems, problems_here
 
 OWN = "algorithm.distillation"
 TINY = Path(agentic.memagent.__file__).parent / "tiny" / "actor"
@@ -120,6 +123,68 @@ def test_with_a_hint_the_student_or_what_it_began_as_may_be_the_teacher():
     assert problem.key == f"{OWN}.teachers.actor.hint"
 
 
+def in_trainer(settings: dict[str, Any], **own: Any) -> RunConfig:
+    config = config_of({f"{OWN}.teachers": {"self": TeacherConfig(place=TeacherPlace.trainer, **own)}, **settings})
+    del config.serving.models["solver"]
+    return config
+
+
+@pytest.mark.parametrize(
+    ("own", "setting"),
+    [
+        ({}, "place"),
+        ({"decay": 0.9, "checkpoint": str(TINY)}, "place"),
+        ({"decay": 0.9}, "decay"),
+        ({"decay": 0.9, "hint": "no.such.function"}, "hint"),
+    ],
+)
+def test_a_teacher_in_the_trainer_is_a_checkpoint_or_the_student_with_a_hint(own: dict[str, Any], setting: str):
+    assert [problem.key for problem in teachers(in_trainer({}, **own))] == [f"{OWN}.teachers.self.{setting}"]
+
+
+def test_a_teacher_in_the_trainer_needs_no_server_and_adapters_have_none_of_another_checkpoint():
+    averaged = {"decay": 0.9, "hint": f"{__file__}:hint"}
+    for own in (averaged, {"checkpoint": str(TINY)}, {"checkpoint": str(TINY), "hint": f"{__file__}:hint"}):
+        config = in_trainer({}, **own)
+        assert not [problem for rule in (teachers, combinations, vocabularies, architectures) for problem in rule(config)]
+    assert not teachers(in_trainer({"trainer.lora.rank": 4}, **averaged))
+    (problem,) = teachers(in_trainer({"trainer.lora.rank": 4}, checkpoint=str(TINY)))
+    assert problem.key == f"{OWN}.teachers.self.checkpoint"
+
+
+def test_the_students_likeliest_tokens_are_recorded_and_scored_in_the_trainer():
+    own = {f"{OWN}.top_k_of": TopKOf.student}
+    loss = own | {f"{OWN}.term": TeacherTerm.loss, f"{OWN}.top_k": 8}
+    recorded = loss | {"rollout.num_logprobs": 8}
+    assert [problem.key for problem in combinations(in_trainer(own, checkpoint=str(TINY)))] == [f"{OWN}.top_k_of"]
+    assert [problem.key for problem in combinations(in_trainer(loss, checkpoint=str(TINY)))] == ["rollout.num_logprobs"]
+    assert not combinations(in_trainer(recorded, checkpoint=str(TINY)))
+    (problem,) = combinations(config_of(recorded))
+    assert problem.key == f"{OWN}.top_k_of" and "place=trainer" in problem.remedy
+
+
+def test_weights_in_the_trainer_are_not_those_of_a_server():
+    config = config_of({f"{OWN}.teachers": {"solver": TeacherConfig(checkpoint=str(TINY), decay=0.5)}})
+    assert [problem.key for problem in teachers(config)] == [f"{OWN}.teachers.solver.{name}" for name in ("checkpoint", "decay")]
+
+
+def test_a_teacher_in_the_trainer_has_the_students_architecture_but_for_its_length(tmp_path: Path):
+    def problems(**changed: Any) -> list[Any]:
+        shutil.rmtree(tmp_path / "other", ignore_errors=True)
+        shutil.copytree(TINY, tmp_path / "other")
+        path = tmp_path / "other" / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+        return architectures(in_trainer({}, checkpoint=str(tmp_path / "other")))
+
+    assert not problems(max_position_embeddings=100_000)
+    (problem,) = problems(num_hidden_layers=7)
+    assert problem.key == f"{OWN}.teachers.self.checkpoint" and "num_layers" in problem.remedy and "7" in problem.remedy
+    (problem,) = problems(model_type="unknown")
+    assert problem.key == f"{OWN}.teachers.self.checkpoint"
+    (problem,) = architectures(in_trainer({}, checkpoint=str(tmp_path / "nowhere")))
+    assert problem.key == f"{OWN}.teachers.self.checkpoint" and "no such folder" in problem.remedy
+
+
 def test_vocabularies_are_compared_by_the_tokenizers_and_not_by_names(tmp_path: Path):
     same, other = tmp_path / "another_name", tmp_path / "actor"
     for folder in (same, other):
@@ -133,6 +198,8 @@ def test_vocabularies_are_compared_by_the_tokenizers_and_not_by_names(tmp_path: 
     (problem,) = vocabularies(config_of({}, teacher=ServedModelConfig(checkpoint=str(other))))
     assert problem.key == "serving.models.solver.checkpoint"
     assert repr(min(one, two)) in problem.remedy and "same tokenizer" in problem.remedy
+    (problem,) = vocabularies(in_trainer({}, checkpoint=str(other)))
+    assert problem.key == f"{OWN}.teachers.self.checkpoint" and not vocabularies(in_trainer({}, checkpoint=str(same)))
 
 
 def test_a_name_says_if_there_are_teachers():
@@ -147,3 +214,11 @@ def test_a_run_with_a_teacher_is_complete_on_the_command_line():
     words = ["+method=memagent", "algorithm=on_policy_distillation", "+algorithm.distillation.teachers.solver={}"]
     words += [f"+serving.models.solver.checkpoint={TINY}", "+serving.models.solver.max_model_len=2049", "mode=plan"]
     assert not find_problems(compose_run(words).config)
+
+
+@pytest.mark.parametrize("own", [f"checkpoint:{TINY}", f"decay:0.99,hint:{__name__}.hint"])
+def test_so_is_one_with_a_teacher_in_the_trainer(own: str):
+    words = ["+method=memagent", "algorithm=on_policy_distillation", "mode=plan"]
+    config = compose_run([*words, f"+algorithm.distillation.teachers.self={{place:trainer,{own}}}"]).config
+    assert not find_problems(config) and not problems_here(config)
+    assert "self (" in describe(config.algorithm) and ", in the trainer" in describe(config.algorithm)

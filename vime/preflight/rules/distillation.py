@@ -1,5 +1,7 @@
 """Teachers: what they need, what they contradict, and forms of a divergence that have no gradient."""
 
+from pathlib import Path
+
 from vime.config import (
     AlgorithmName,
     CriticPlace,
@@ -7,12 +9,17 @@ from vime.config import (
     Divergence,
     ModelAPI,
     RunConfig,
+    TeacherConfig,
+    TeacherPlace,
     TeacherTerm,
+    TopKOf,
 )
-from vime.errors import Problem, written
+from vime.errors import ConfigError, Problem, written
 from vime.hooks import import_remedy, load_hook
+from vime.model.architecture import Architecture, differences, read_architecture
 from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.rules.critic import FILTER
+from vime.preflight.rules.machine_requirements import checkpoint_problems
 
 KEY = "algorithm.distillation"
 NO_GRADIENT = (
@@ -22,7 +29,8 @@ NO_GRADIENT = (
 
 
 def teachers(config: RunConfig) -> list[Problem]:
-    """Each teacher is a frozen served model that answers with logprobs and has room for the student's longest sequence."""
+    """Each teacher is a frozen served model that answers with logprobs and has room for the student's longest sequence, or second
+    weights that the trainer can have."""
     models, problems = config.serving.models, list[Problem]()
     if config.algorithm.name is AlgorithmName.on_policy_distillation and not config.algorithm.distillation.teachers:
         remedy = f"a teacher is missing: +{KEY}.teachers.solver={{}} +serving.models.solver.checkpoint=FOLDER"
@@ -30,8 +38,15 @@ def teachers(config: RunConfig) -> list[Problem]:
     longest = max((model.max_model_len for model in models.values() if model.trained), default=0)
     for name, teacher in config.algorithm.distillation.teachers.items():
         key, model = f"{KEY}.teachers.{name}", models.get(name)
-        if model is None:
+        if teacher.place is TeacherPlace.trainer:
+            problems += _in_trainer(config, key, teacher)
+        elif unread := [each for each in ("checkpoint", "decay") if getattr(teacher, each) is not None]:
+            for each in unread:
+                remedy = f"belongs to weights in the trainer: add {key}.place=trainer, or use null and serving.models.{name}"
+                problems.append(Problem(key=f"{key}.{each}", value=getattr(teacher, each), remedy=remedy))
+        elif model is None:
             remedy = f"is no model of serving.models ({', '.join(models)}): set serving.models.{name}.checkpoint, or use its name"
+            remedy += f"; with {key}.place=trainer it is no served model"
             problems.append(Problem(key=key, value=name, remedy=remedy))
         elif model.api is ModelAPI.chat:
             remedy = "a chat API shows no logprobs of given tokens: use a model with api=tokens"
@@ -59,6 +74,27 @@ def teachers(config: RunConfig) -> list[Problem]:
     return problems
 
 
+def _in_trainer(config: RunConfig, key: str, teacher: TeacherConfig) -> list[Problem]:
+    """A teacher in the trainer is another checkpoint, or the student with a hint."""
+    if (teacher.checkpoint is None) is (teacher.decay is None):
+        has = "neither" if teacher.decay is None else "both"
+        remedy = (
+            f"it has {has}: set either {key}.checkpoint, of the student's architecture, or {key}.decay, for the student itself"
+        )
+        return [Problem(key=f"{key}.place", value=teacher.place.value, remedy=remedy)]
+    if teacher.hint is not None and (error := _import_error(teacher.hint)):
+        return [Problem(key=f"{key}.hint", value=teacher.hint, remedy=error)]
+    if teacher.decay is not None and teacher.hint is None:
+        remedy = (
+            "without a hint it begins as the student, and nothing moves the two apart: set hint, or a checkpoint in its place"
+        )
+        return [Problem(key=f"{key}.decay", value=teacher.decay, remedy=remedy)]
+    if teacher.checkpoint is not None and config.trainer.lora.rank:
+        remedy = "second weights beside adapters are adapters, which no model has: use place=server, or trainer.lora.rank=0"
+        return [Problem(key=f"{key}.checkpoint", value=teacher.checkpoint, remedy=remedy)]
+    return []
+
+
 def combinations(config: RunConfig) -> list[Problem]:
     """A divergence has a place in which it has a gradient, and nothing beside it that it contradicts."""
     algorithm, own = config.algorithm, config.algorithm.distillation
@@ -73,7 +109,8 @@ def combinations(config: RunConfig) -> list[Problem]:
             if not is_named
         ]
     rollout, is_advantage = config.rollout, own.term is TeacherTerm.advantage
-    alone = own.reward_coefficient == 0
+    alone, is_student = own.reward_coefficient == 0, own.top_k_of is TopKOf.student
+    served = [name for name, teacher in own.teachers.items() if teacher.place is TeacherPlace.server]
     wrong = (
         (algorithm.name is AlgorithmName.sft, "algorithm", "sft", "demonstrations have no teacher: use on_policy_distillation"),
         (
@@ -106,6 +143,25 @@ def combinations(config: RunConfig) -> list[Problem]:
             own.top_k,
             "log p(student) - log p(teacher) of a sampled token, as a loss, has the expected gradient E[grad log p] = 0: use "
             f"{KEY}.term=advantage, or the number of the teacher's likeliest tokens, 20",
+        ),
+        (
+            is_student and not own.top_k,
+            f"{KEY}.top_k_of",
+            own.top_k_of.value,
+            f"is read with {KEY}.term=loss and top_k: set these, or use teacher",
+        ),
+        (
+            is_student and own.top_k > 0 and rollout.num_logprobs != own.top_k,
+            "rollout.num_logprobs",
+            rollout.num_logprobs,
+            f"the student's likeliest tokens are those that its servers record, as many as {KEY}.top_k: use {own.top_k}",
+        ),
+        (
+            is_student and bool(served),
+            f"{KEY}.top_k_of",
+            own.top_k_of.value,
+            f"{', '.join(served)} would have to score tokens that are named, and servers score their own likeliest: use "
+            f"{KEY}.teachers.{next(iter(served), 'NAME')}.place=trainer, or teacher",
         ),
         (
             rollout.temperature != 1,
@@ -149,12 +205,16 @@ def combinations(config: RunConfig) -> list[Problem]:
 
 def vocabularies(config: RunConfig) -> list[Problem]:
     """Teacher and student give the same ids to the same tokens: their tokenizers are compared, whatever their names are."""
-    problems, models = list[Problem](), config.serving.models
-    checkpoints = {name: models[name].checkpoint for name in config.algorithm.distillation.teachers if name in models}
-    checkpoints = {name: path for name, path in checkpoints.items() if path and config.model.checkpoint}
+    problems, models, checkpoints = list[Problem](), config.serving.models, dict[str, str | None]()
+    for name, teacher in config.algorithm.distillation.teachers.items():
+        if teacher.place is TeacherPlace.trainer:
+            checkpoints[f"{KEY}.teachers.{name}.checkpoint"] = teacher.checkpoint
+        elif name in models:
+            checkpoints[f"serving.models.{name}.checkpoint"] = models[name].checkpoint
+    checkpoints = {key: path for key, path in checkpoints.items() if path and config.model.checkpoint}
     own = _vocabulary(config.model.checkpoint) if checkpoints else None
-    for name, path in checkpoints.items():
-        key, found = f"serving.models.{name}.checkpoint", _vocabulary(path)
+    for key, path in checkpoints.items():
+        found = _vocabulary(path)
         if own is None or found is None or own == found:
             continue
         token = min((token for token in own.keys() | found.keys() if own.get(token) != found.get(token)), key=str)
@@ -165,6 +225,35 @@ def vocabularies(config: RunConfig) -> list[Problem]:
         )
         problems.append(Problem(key=key, value=path, remedy=remedy))
     return problems
+
+
+def architectures(config: RunConfig) -> list[Problem]:
+    """A teacher in the trainer can be read, and has the student's architecture in every field: its weights take the place of the
+    student's. The trainer compares those that are no folders when it has loaded them."""
+    problems = list[Problem]()
+    for name, teacher in config.algorithm.distillation.teachers.items():
+        key, path = f"{KEY}.teachers.{name}.checkpoint", teacher.checkpoint
+        if teacher.place is not TeacherPlace.trainer or path is None:
+            continue
+        if unreadable := checkpoint_problems(key, path):
+            problems += unreadable
+            continue
+        try:
+            own, found = (_architecture(config, each) for each in (config.model.checkpoint, path))
+        except (ConfigError, OSError, ValueError, KeyError):
+            remedy = "its config.json is not that of a model which the trainer can load: use one of the student's architecture"
+            problems.append(Problem(key=key, value=path, remedy=remedy))
+            continue
+        if own is not None and found is not None and (differing := differences(own, found)):
+            remedy = f"it has another architecture than the student ({differing}): serve it, with place=server"
+            problems.append(Problem(key=key, value=path, remedy=remedy))
+    return problems
+
+
+def _architecture(config: RunConfig, checkpoint: str) -> Architecture | None:
+    """The architecture in a folder; None if there is no such folder."""
+    folder = Path(checkpoint)
+    return read_architecture(folder, rope_parameters=config.model.rope_parameters) if folder.is_dir() else None
 
 
 def _import_error(path: str) -> str:

@@ -63,7 +63,7 @@ def checkpoint(config: RunConfig) -> list[Problem]:
     key, value = "model.checkpoint", config.model.checkpoint
     if not value:
         return []
-    problems = _checkpoint_problems(key, value)
+    problems = checkpoint_problems(key, value)
     if problems or not Path(value).is_dir():
         return problems
     try:
@@ -91,7 +91,7 @@ def served_checkpoints(config: RunConfig) -> list[Problem]:
         problem
         for name, model in config.serving.models.items()
         if model.checkpoint
-        for problem in _checkpoint_problems(f"serving.models.{name}.checkpoint", model.checkpoint)
+        for problem in checkpoint_problems(f"serving.models.{name}.checkpoint", model.checkpoint)
     ]
 
 
@@ -320,7 +320,8 @@ def tracker_key(config: RunConfig) -> list[Problem]:
     return [Problem(key="logger.tracker", value="wandb", remedy=remedy)]
 
 
-def _checkpoint_problems(key: str, value: str) -> list[Problem]:
+def checkpoint_problems(key: str, value: str) -> list[Problem]:
+    """Reasons why a folder or a Hugging Face id cannot be read as a checkpoint."""
     folder = Path(value)
     if not folder.is_dir():
         return _hub_problems(key, value)
