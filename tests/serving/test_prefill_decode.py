@@ -18,7 +18,7 @@ from vime.serving.client import TokenClient
 from vime.serving.topology import Serving
 from vime.weights.policy import Policy
 
-pytestmark = pytest.mark.skipif(find_spec("nixl") is None, reason="needs the package nixl")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(find_spec("nixl") is None, reason="needs the package nixl")]
 NUM_TOKENS, NUM_PROMPTS = 24, 6
 HITS = "vllm:external_prefix_cache_hits_total"
 
