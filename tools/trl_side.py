@@ -16,7 +16,7 @@ import transformers
 from datasets import Dataset
 from side_turns import serve
 from trainer_case import BATCH_SIZE, LR, Case, padded_batches, read_case
-from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
+from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportPrivateImportUsage]
 
 
 class GivenBatches(GRPOTrainer):

@@ -23,7 +23,7 @@ from datasets import Dataset
 from side_turns import serve
 from step_case import END_ID, SINGLE, StepCase, query_of, read_case, reward_of, search
 from trainer_case import BATCH_SIZE, LR
-from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
+from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportPrivateImportUsage]
 
 MAX_COMPLETION_TOKENS = 3072
 """The most tokens of an agent, its tools' results included: more than any has."""

@@ -49,7 +49,8 @@ def system_of(delivery: Any, servers: Any, folder: Path) -> tuple[Training, list
     agents: Any = SimpleNamespace(serving=servers, workers=workers, watches=Watches())
     system = Training.__new__(Training)
     system.agents, system._config, system._say, system._delivery = agents, config, said.append, delivery
-    system.policy, system.fleet = Policy(), SimpleNamespace(steady=asyncio.Lock())
+    fleet: Any = SimpleNamespace(steady=asyncio.Lock())
+    system.policy, system.fleet = Policy(), fleet
     return system, said
 
 

@@ -137,7 +137,7 @@ def transfer_of_caches(config: RunConfig) -> list[Problem]:
     names = [name for name, model in config.serving.models.items() if is_apart(model)]
     if not names or config.cluster.ray_address is not None or find_spec("nixl") is not None:
         return []
-    remedy = "prefill and decode servers pass keys and values by NIXL, which is not installed: pip install nixl==1.5.1, or role=regular"
+    remedy = "prefill and decode servers pass keys and values by NIXL, which is missing: pip install nixl==1.5.1, or role=regular"
     return [Problem(key=f"serving.models.{name}.groups", value="prefill, decode", remedy=remedy) for name in names]
 
 
