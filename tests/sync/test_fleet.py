@@ -151,7 +151,8 @@ def largest_difference(trainer: Trainer, replies: list[tuple[list[int], int, Tur
     return largest
 
 
-@pytest.mark.parametrize("num_cycles", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("num_cycles", [1, 3])
 async def test_nothing_is_lost_and_no_token_is_stale_while_servers_join_and_leave(
     num_cycles: int, ray_cluster: None, checkpoints: dict[str, Path], make_serving_config: Any, tmp_path: Path
 ):
