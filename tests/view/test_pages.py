@@ -297,7 +297,7 @@ def test_a_rollout_is_found_by_reward_and_stop_reason_and_read_token_by_token(pa
         page.keyboard.press(key)
     page.get_by_role("button", name="logprob").click()
     tokens = page.locator("#tokens .token")
-    assert "".join(tokens.all_inner_texts()) == "<b>reply</b> <img src=x onerror=alert(3)> foundä"
+    wait_for(page, lambda: "".join(tokens.all_inner_texts()), "<b>reply</b> <img src=x onerror=alert(3)> foundä")
     colors = tokens.evaluate_all("all => all.map((one) => one.style.backgroundColor)")
     assert len(colors) == 5 and len(set(colors)) == 5
     tokens.nth(1).hover()
@@ -314,7 +314,7 @@ def test_a_rollout_is_found_by_reward_and_stop_reason_and_read_token_by_token(pa
     assert page.locator(".turn.reply").inner_text().count("<b>reply</b>") == 3
     page.get_by_role("link", name="Its group side by side").click()
     page.get_by_text("4 rollouts, mean reward").wait_for()
-    assert page.locator(".beside .reward").all_inner_texts() == ["0", "0", "0.6667", "1"]
+    wait_for(page, page.locator(".beside .reward").all_inner_texts, ["0", "0", "0.6667", "1"])
 
 
 def test_the_number_of_an_item_leads_to_its_group_or_to_its_evaluations(page: Any):
@@ -411,7 +411,7 @@ def test_the_same_item_is_seen_before_and_after_training(page: Any):
     page.get_by_text("1 of 2 items got better, 0 worse, 1 are scored as before.").wait_for()
     page.locator("tbody a", has_text="0").first.click()
     page.get_by_role("heading", name="scaffold (weights of step 0)").wait_for()
-    assert page.locator(".beside .reward").all_inner_texts() == ["0", "1"]
+    wait_for(page, page.locator(".beside .reward").all_inner_texts, ["0", "1"])
 
 
 def test_two_runs_are_compared_and_figures_are_saved(page: Any, runs: dict[str, RunDirectory]):
@@ -444,7 +444,7 @@ def test_the_runs_of_a_sweep_are_compared_with_one_click(page: Any):
     title = "Parallel coordinates: each line is a run"
     page.get_by_role("img", name=title).scroll_into_view_if_needed()
     wait_for(page, lambda: curve(page, title, 1)[:1], [1])
-    assert page.locator("table[aria-label^=Scores] tbody a").all_inner_texts() == ["seed=0", "seed=1"]
+    wait_for(page, page.locator("table[aria-label^=Scores] tbody a").all_inner_texts, ["seed=0", "seed=1"])
     page.get_by_role("link", name="seed=0").click()
     assert SCRIPT in page.locator(".problem").inner_text()
     assert "ValueError after 5 of 100 steps" in page.locator(".problem").inner_text()
@@ -468,9 +468,9 @@ def test_a_table_stays_sorted_while_its_run_goes_on(page: Any, runs: dict[str, R
     table = page.get_by_role("table", name="Faults")
     steps = table.locator("tbody tr td:first-child")
     table.get_by_role("button", name="step").click()
-    assert steps.all_inner_texts() == ["3", "1"]
+    wait_for(page, steps.all_inner_texts, ["3", "1"])
     runs["first"].write_fault(2, {"server": "actor/0", "event": "restarted"})
-    wait_for(page, lambda: steps.all_inner_texts(), ["3", "2", "1"])
+    wait_for(page, steps.all_inner_texts, ["3", "2", "1"])
 
 
 def test_the_scores_of_a_comparison_follow_a_run_in_progress(page: Any, runs: dict[str, RunDirectory]):
