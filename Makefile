@@ -42,7 +42,7 @@ check: setup  ## Lint (scripts as well), formats, types, a reader for every sett
 	@.venv/bin/python tools/check_prose.py
 	@.venv/bin/python tools/settings_page.py --check
 
-# Two passes of pyright over all sources; when its heap is nearly full, it forgets the libraries and reads them again.
+# Two passes of pyright over all sources, side by side, with room for what it reads of the libraries.
 types fields: export NODE_OPTIONS = --max-old-space-size=8192
 
 types:

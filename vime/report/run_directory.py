@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import yaml
 
 from vime.algorithm.advantage import Advantages
@@ -193,6 +194,17 @@ def held(folder: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} of {socket.gethostname()}\n")
         file.flush()
         yield
+
+
+def is_written(folder: Path) -> bool | None:
+    """Returns True if the process that holds a run folder runs on this machine, and None if it is one of another machine."""
+    try:
+        words = (folder / LOCK).read_text(encoding="utf-8").split()  # "process 123 of HOST"
+    except FileNotFoundError:
+        return False
+    if len(words) != 4 or not words[1].isdigit() or words[3] != socket.gethostname():
+        return None
+    return psutil.pid_exists(int(words[1]))
 
 
 def write_config(path: Path, config: RunConfig) -> None:

@@ -3,12 +3,11 @@
 vime servers outputs/latest 3         # or python -m vime.run servers outputs/latest 3
 """
 
-import os
 from pathlib import Path
 
 from vime.errors import ConfigError, Problem
 from vime.files.jsonl import write_text
-from vime.report.run_directory import CONFIG, LOCK, read_config
+from vime.report.run_directory import CONFIG, is_written, read_config
 
 FILE = "num_servers"
 """The file of a run folder; it stays, so that a run that is resumed has as many servers again."""
@@ -32,7 +31,7 @@ def ask_for_servers(words: list[str]) -> str:
         raise _problem(words[0], "its number of servers is fixed: start a run with serving.elastic.num_at_start=NUMBER")
     if not 1 <= number <= most:
         raise _problem(words[1], f"must be from 1 to {most}, the serving.models.actor.num_replicas of the run")
-    if not _is_under_way(folder):
+    if is_written(folder) is False:
         raise _problem(words[0], "the run has ended: resume=true goes on with it")
     write_text(folder / FILE, f"{number}\n")
     return f"{folder} is asked for {number} server{'s' * (number != 1)}; its console says when they are there\n"
@@ -56,17 +55,6 @@ class WantedServers:
             return None
         self._seen = changed
         return int(text) if text.isdecimal() else None
-
-
-def _is_under_way(folder: Path) -> bool:
-    """True unless the process that wrote there is gone from this machine."""
-    try:
-        words = (folder / LOCK).read_text(encoding="utf-8").split()  # "process 123 of HOST"
-    except OSError:
-        return False
-    if len(words) != 4 or words[3] != os.uname().nodename:
-        return True
-    return Path(f"/proc/{words[1]}").exists()
 
 
 def _problem(value: str, remedy: str) -> ConfigError:

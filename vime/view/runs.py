@@ -11,12 +11,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import psutil
-
 from vime.config import TRY
 from vime.files.jsonl import read_lines
 from vime.report.ending import ENDED, RunEnding, read_ending
-from vime.report.run_directory import CONFIG, LOCK, METRICS, STATUS, read_config
+from vime.report.run_directory import CONFIG, LOCK, METRICS, STATUS, is_written, read_config
 from vime.report.summary import SCORES, SUMMARY
 from vime.view.query import facets
 from vime.view.rollout_index import RolloutIndex
@@ -121,11 +119,7 @@ class Run:
 
     def _is_written(self) -> bool:
         """True if a process of this machine writes there."""
-        try:
-            words = (self.path / LOCK).read_text(encoding="utf-8").split()  # "process 123 of HOST"
-        except FileNotFoundError:
-            return False
-        return len(words) == 4 and words[1].isdigit() and words[3] == os.uname().nodename and psutil.pid_exists(int(words[1]))
+        return is_written(self.path) is True
 
 
 class Runs:
