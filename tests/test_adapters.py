@@ -12,6 +12,7 @@ import yaml
 from vime.errors import ConfigError
 from vime.files.provenance import plain
 from vime.preflight.compose import compose_run
+from vime.serving.topology import Serving
 
 ROOT = Path(__file__).parent.parent
 WORDS = [
@@ -33,6 +34,20 @@ def test_each_adapter_has_the_words_of_the_run_and_its_own(tmp_path: Path) -> No
     }
     assert config.adapters["slow"].output_dir == str(tmp_path / "run" / "adapters" / "slow")
     assert not config.adapters["slow"].adapters and config.model == config.adapters["fast"].model
+
+
+def test_servers_have_room_for_the_longest_context_and_each_adapter_has_its_own(tmp_path: Path) -> None:
+    lengths = {"long": 2048, "short": 256}
+    words = [f'+adapters.{name}="+method=memagent serving.models.actor.max_model_len={each}"' for name, each in lengths.items()]
+    config = compose_run([*WORDS[:3], *words, f"output_dir={tmp_path / 'run'}"]).config
+    serving = Serving(config, tmp_path, "run")
+    serving.plan()
+    assert serving.endpoints()["actor"].max_model_len == 2048
+    views = {name: serving.of(name, own.serving.models).endpoints()["actor"] for name, own in config.adapters.items()}
+    assert {name: (view.adapter, view.max_model_len) for name, view in views.items()} == {
+        "long": ("long", 2048),
+        "short": ("short", 256),
+    }
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,14 @@ TIMES = ("time/", "seconds/", "utilization/", "sync/", "machine/")
 TIME_WORDS = ("time", "seconds", "per_second", "prefix_hit_rate")
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """The folders of finished runs."""
+@pytest.fixture(scope="module", params=[[], pytest.param(["trainer.lora.rank=8"], marks=pytest.mark.long)], ids=["all", "merged"])
+def folders(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[dict[str, Path]]:
+    """The folders of finished runs, which train all weights, or adapters that are merged for the servers."""
     found, runs = {}, []
     try:
         for name, words in {"first": ["trainer.lr=5e-4"], "sweep": ["trainer.lr=1e-3,5e-4", "--multirun"]}.items():
             found[name] = tmp_path_factory.mktemp("deterministic") / name
-            runs.append(DrivenRun(found[name], [*OVERRIDES, *words], environment={}))
+            runs.append(DrivenRun(found[name], [*OVERRIDES, *request.param, *words], environment={}))
             assert runs[-1].finish(seconds=WAIT_SECONDS) == 0, runs[-1].log_tail()
         yield {"first": found["first"], "other": found["sweep"] / "0", "again": found["sweep"] / "1"}
     finally:

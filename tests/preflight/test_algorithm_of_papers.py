@@ -91,7 +91,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     "search_r1_format_qwen2.5_3b": SEARCH_R1,
     "search_r1_tiny_no_retrieval": GRPO,
     "search_r1_tiny_sft": SFT,
-    **{f"smollm2_{name}": GRPO for name in ("sst2", "sst2_lora", "trec", "asdiv", "pydantic_ai", "smolagents")},
+    **{f"smollm2_{name}": GRPO for name in ("sst2", "sst2_lora", "adapters", "trec", "asdiv", "pydantic_ai", "smolagents")},
     "smollm2_reasoning_gym": DAPO,
     **{f"database_tiny{name}": GRPO for name in ("", "_strands")},
     "database_tiny_sft": SFT,

@@ -46,12 +46,12 @@ def gather_objects(value: Any, group: Any = None) -> list[Any]:
 
 
 def whole_state(engine: LockstepEngine) -> dict[str, torch.Tensor]:
-    """Weights, masters and moments as whole tensors by their Hugging Face names, and the number of updates.
+    """Weights, masters and moments as whole tensors by their Hugging Face names, or those of adapters, and the number of updates.
 
     Put together from the ranks' memory without anything of Megatron's checkpoints.
     """
     expert_rank = parallel_state.get_expert_model_parallel_rank()
-    mapped = bridge._mapped(engine.model, expert_rank=expert_rank, adapters=False)
+    mapped = bridge._mapped(engine.model, expert_rank=expert_rank, adapters=engine.config.trainer.lora.rank > 0)
     by_tensor = {id(parameter): mapping for mapping, parameter in mapped}
     own_part: dict[str, torch.Tensor] = {}
     for part in optimizer_state.parts(engine.optimizer):
@@ -112,9 +112,8 @@ def take_steps(engine: Any, fixtures: Any, first: int, last: int) -> list[dict[s
 def run(fixtures: Any, task: dict[str, Any], rank: int) -> dict[str, Any]:
     """One task; its metrics, and the error of a checkpoint that cannot be loaded."""
     folder = Path(task["folder"])
-    config = fixtures.build_config(
-        Path(task["model"]), max_tokens_per_micro_batch=200, num_threads=1, weight_decay=0.1, **task["trainer"]
-    )
+    settings = task["trainer"] | {"max_tokens_per_micro_batch": 200, "num_threads": 1, "weight_decay": 0.1}
+    config = fixtures.build_config(Path(task["model"]), lora=task["lora"], **settings)
     parallel.initialize(config.trainer, rank=rank, address=meeting_point(folder.with_suffix(".address"), rank), seed=0)
     engine = LockstepEngine(config)
     report: dict[str, Any] = {"error": None}

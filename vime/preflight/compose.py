@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from vime.cluster.accelerators import this_machine
-from vime.config import Mode, Precision, RunConfig
+from vime.config import Mode, Precision, RunConfig, ServedModelConfig
 from vime.errors import ConfigError, Problem, describe
 from vime.files.provenance import plain
 from vime.preflight.launchers import check_launcher
@@ -164,12 +164,21 @@ def _with_adapters(composed: Composed, check: Callable[[RunConfig], list[Problem
     if problems:
         raise ConfigError(problems)
     config = replace(next(iter(found.values())), adapters=found, name=composed.config.name, output_dir=str(folder))
-    served = {name: model for each in found.values() for name, model in each.serving.models.items()}
-    config.serving = replace(config.serving, models=served)
+    config.serving = replace(config.serving, models=_served(list(found.values())))
     problems = check(config) if check is not None else []
     if problems:
         raise ConfigError(problems)
     return replace(composed, config=config)
+
+
+def _served(configs: list[RunConfig]) -> dict[str, ServedModelConfig]:
+    """The models of all configurations by name; one that several share has room for the longest of their contexts."""
+    served: dict[str, ServedModelConfig] = {}
+    for config in configs:
+        for name, model in config.serving.models.items():
+            longest = max(model.max_model_len, served.get(name, model).max_model_len)
+            served[name] = replace(model, max_model_len=longest)
+    return served
 
 
 def _compose(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None, is_adapter: bool = False) -> Composed:

@@ -369,7 +369,7 @@ class Serving:
         front = next((program for program in reversed(self._programs_of(name)) if not program.lost), None)
         url = front.url if front is not None else urls[0] if urls else ""
         endpoint = replace(
-            endpoint_of(self._config, name),
+            endpoint_of(self._config.adapters.get(self._adapter, self._config), name),
             url=url,
             worker_urls=urls,
             actor_name=front.actor_name if front is not None else "",

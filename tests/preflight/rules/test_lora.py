@@ -233,6 +233,7 @@ def several(**changes: Callable[[RunConfig], Any]) -> RunConfig:
         config.model = replace(MODEL)
         config.serving.lora = LoraDelivery.adapter
         config.serving.models["actor"] = ServedModelConfig(trained=True)
+        config.serving.models["judge"] = ServedModelConfig(checkpoint="maker/judge")
     for name, change in changes.items():
         for config in (run, *adapters.values()) if name.startswith("all_") else (adapters["two"],):
             change(config)
@@ -257,6 +258,7 @@ def test_adapters_may_differ_in_what_they_learn() -> None:
         ("model.checkpoint", "maker/other", "it is maker/small for one"),
         ("trainer.recompute", True, "give it for the whole run"),
         ("serving.models.actor.num_replicas", 2, "it is 1 for one"),
+        ("serving.models.judge.checkpoint", "maker/other", "it is maker/judge for one"),
     ],
 )
 def test_adapters_share_the_model_and_its_servers(key: str, value: Any, words: str) -> None:

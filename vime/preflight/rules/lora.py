@@ -26,8 +26,8 @@ SHARED = (
     "overlap_gradient_reduction",
 )
 """Settings of the trainer that are those of the model, which several adapters share."""
-OWN = ("serving.models.actor.max_model_len",)
-"""Settings of the model that are the agent's, and may differ between adapters."""
+OWN = "max_model_len"
+"""The setting of a served model that is the agent's, and may differ between adapters."""
 
 
 def targets(config: RunConfig) -> list[Problem]:
@@ -129,7 +129,8 @@ def _differences(one: RunConfig, other: RunConfig) -> dict[str, tuple[Any, Any]]
     """The settings of what adapters share, where two configurations differ."""
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in ("model", "cluster", "deterministic")}
     pairs |= {f"trainer.{name}": (getattr(one.trainer, name), getattr(other.trainer, name)) for name in SHARED}
-    pairs["serving.models.actor"] = (one.serving.models.get("actor"), other.serving.models.get("actor"))
+    mine, others = one.serving.models, other.serving.models
+    pairs |= {f"serving.models.{name}": (mine[name], others[name]) for name in mine if name in others}
     found: dict[str, tuple[Any, Any]] = {}
     for name, (ours, theirs) in pairs.items():
         if is_dataclass(ours) and is_dataclass(theirs):
@@ -137,7 +138,7 @@ def _differences(one: RunConfig, other: RunConfig) -> dict[str, tuple[Any, Any]]
             found |= {f"{name}.{key}": pair for key, pair in own.items() if pair[0] != pair[1]}
         elif ours != theirs:
             found[name] = (ours, theirs)
-    return {name: pair for name, pair in found.items() if name not in OWN}
+    return {name: pair for name, pair in found.items() if name.rpartition(".")[2] != OWN}
 
 
 def _readable(config: RunConfig, key: str, model: ServedModelConfig) -> list[Problem]:
