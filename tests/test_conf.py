@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,15 +24,23 @@ def options(group: str) -> list[str]:
     return sorted(file.stem if file.suffix == ".yaml" else file.name for file in (CONF / group).glob("*.yaml"))
 
 
+def pairs(first: list[str], second: list[str]) -> list[Any]:
+    """All pairs; `make test` has as many of them as have each option once, and `make long` the others."""
+    shorter = min(len(first), len(second))
+    return [
+        pytest.param(one, other, marks=pytest.mark.slow if row % shorter == column % shorter else pytest.mark.long)
+        for row, one in enumerate(first)
+        for column, other in enumerate(second)
+    ]
+
+
 def composed(*words: str) -> RunConfig:
     """The configuration of a command line."""
     return compose_run(list(words)).config
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", options("method"))
-@pytest.mark.parametrize("model", options("model"))
-def test_every_model_composes_with_every_method_that_fits_its_context_and_needs_no_further_word(method: str, model: str):
+@pytest.mark.parametrize(("model", "method"), pairs(options("model"), options("method")))
+def test_every_model_composes_with_every_method_that_fits_its_context_and_needs_no_further_word(model: str, method: str):
     config = composed(f"+method={method}", f"model={model}", PLAN)
     assert (config.model.name, config.method.name) == (model, method)
     assert config.name == f"{method}_{model}"
@@ -61,9 +70,7 @@ def test_every_other_option_composes(group: str, option: str):
     assert named == option or (option == "auto" and named.startswith("laptop ("))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", options("method"))
-@pytest.mark.parametrize("algorithm", options("algorithm"))
+@pytest.mark.parametrize(("algorithm", "method"), pairs(options("algorithm"), options("method")))
 def test_every_algorithm_is_accepted_and_the_same_under_every_method_and_model(algorithm: str, method: str):
     alone = composed(f"algorithm={algorithm}", PLAN)
     larger = (

@@ -81,6 +81,7 @@ def test_the_command_without_a_recipe_is_the_same_run(mine: Path, monkeypatch: p
     assert unnamed(with_recipe) == unnamed(without)
 
 
+@pytest.mark.long
 def test_the_guides_agent_learns(mine: Path):
     do(next(words for words in commands() if "+method=mine" in words), mine)
     run = mine / "outputs" / "latest"

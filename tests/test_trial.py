@@ -64,7 +64,7 @@ def try_it(folder: Path, row: str, *words: str) -> "subprocess.CompletedProcess[
     return shown
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.in_turn
 def test_one_prompt_goes_through_the_users_functions(tmp_path: Path) -> None:
     shown = try_it(tmp_path, '{"question": "Who owns Halin?", "answer": "Boxed"}')
@@ -116,7 +116,9 @@ def test_an_agent_with_a_tool_is_tried_with_written_replies_and_no_server(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["+method=agentflow"], ["+method=memagent", "method.rehearsal=null"]])
+@pytest.mark.parametrize(
+    "words", [["+method=agentflow"], pytest.param(["+method=memagent", "method.rehearsal=null"], marks=pytest.mark.long)]
+)
 def test_a_method_is_tried_with_the_replies_of_its_rehearsal_or_its_demonstrations(tmp_path: Path, words: list[str]) -> None:
     shown = scripted(tmp_path, *words)
     assert shown.returncode == 0 and "call 2: actor" in shown.stdout, shown.stdout + shown.stderr

@@ -156,6 +156,7 @@ async def generate(context, sample, sampling):
 '''
 
 
+@pytest.mark.long
 def test_a_class_of_the_user_replaces_the_whole_orchestration_and_is_resumed(tmp_path: Path):
     file = tmp_path / "mine.py"
     file.write_text(OWN)

@@ -10,9 +10,6 @@ import pytest
 from tests.cuda.drill import Report, run_all
 from tests.cuda.layouts import DEPTHS, FAULTY, Layout
 
-MARKS = {"quick": [], "slow": [pytest.mark.slow], "long": [pytest.mark.long]}
-"""Marks of the quick tests, of those that `make test` adds, and of those that it leaves out."""
-
 
 @pytest.fixture(scope="session")
 def checkpoints_by_depth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:

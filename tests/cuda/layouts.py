@@ -19,8 +19,8 @@ class Layout:
     """The place of a critic."""
     lora_rank: int = 0
     """Rank of adapters, which then are all that is trained."""
-    mark: str = "slow"
-    """One of `tests.cuda.conftest.MARKS`."""
+    is_quick: bool = False
+    """True if it is part of `make test`; the others are long tests."""
 
     @property
     def name(self) -> str:
@@ -60,38 +60,38 @@ UNSPLIT = {"sequence_parallel": False}
 FLOAT32 = {"precision": "float32"}
 
 LAYOUTS = [
-    Layout(family="qwen2", mark="quick"),
-    Layout(family="qwen3_moe", mark="long"),
-    Layout(family="qwen2", trainer=FLOAT32, mark="long"),
-    Layout(family="qwen3_moe", trainer=FLOAT32, mark="long"),
-    Layout(family="qwen2", trainer=RECOMPUTE, mark="long"),
-    Layout(family="qwen2", kl_coefficient=0.01, mark="long"),
-    Layout(family="qwen2", critic="model", mark="quick"),
+    Layout(family="qwen2", is_quick=True),
+    Layout(family="qwen3_moe"),
+    Layout(family="qwen2", trainer=FLOAT32),
+    Layout(family="qwen3_moe", trainer=FLOAT32),
+    Layout(family="qwen2", trainer=RECOMPUTE),
+    Layout(family="qwen2", kl_coefficient=0.01),
+    Layout(family="qwen2", critic="model", is_quick=True),
     Layout(family="qwen3", trainer=_tensor(2) | _data(2), rank=3, critic="frozen_attention"),
     Layout(family="llama", trainer=_stages(2) | _tensor(2), rank=3, critic="model"),
-    Layout(family="qwen2", trainer=_context(2), rank=1, critic="trunk", mark="long"),
-    Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), critic="frozen_attention", mark="long"),
+    Layout(family="qwen2", trainer=_context(2), rank=1, critic="trunk"),
+    Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), critic="frozen_attention"),
     Layout(family="qwen2", trainer=_tensor(2) | _data(2) | {"quantization": "int8"}, rank=1),
-    Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2) | {"quantization": "int4"}, mark="long"),
-    Layout(family="qwen3", lora_rank=8, mark="long"),
+    Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2) | {"quantization": "int4"}),
+    Layout(family="qwen3", lora_rank=8),
     Layout(family="llama", trainer=_tensor(2) | _data(2) | RECOMPUTE, rank=3, lora_rank=8),
-    Layout(family="qwen2", trainer=_stages(2), rank=1, kl_coefficient=0.01, lora_rank=8, mark="long"),
+    Layout(family="qwen2", trainer=_stages(2), rank=1, kl_coefficient=0.01, lora_rank=8),
     Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), lora_rank=8),
-    Layout(family="qwen3", trainer=_tensor(2) | UNSPLIT, rank=1, mark="long"),
-    Layout(family="qwen2", trainer=_tensor(2) | _data(2), rank=3, mark="long"),
-    Layout(family="qwen3", trainer=_tensor(2) | _data(2) | RECOMPUTE, mark="quick"),
-    Layout(family="llama", trainer=_tensor(2) | _data(2), kl_coefficient=0.01, mark="long"),
-    Layout(family="qwen2", trainer=_data(4) | RECOMPUTE, rank=2, mark="long"),
-    Layout(family="qwen2", trainer=_stages(2), mark="long"),
-    Layout(family="qwen2", trainer=_stages(2), rank=1, mark="long"),
-    Layout(family="llama", trainer=_stages(2) | _tensor(2), rank=3, mark="long"),
+    Layout(family="qwen3", trainer=_tensor(2) | UNSPLIT, rank=1),
+    Layout(family="qwen2", trainer=_tensor(2) | _data(2), rank=3),
+    Layout(family="qwen3", trainer=_tensor(2) | _data(2) | RECOMPUTE, is_quick=True),
+    Layout(family="llama", trainer=_tensor(2) | _data(2), kl_coefficient=0.01),
+    Layout(family="qwen2", trainer=_data(4) | RECOMPUTE, rank=2),
+    Layout(family="qwen2", trainer=_stages(2)),
+    Layout(family="qwen2", trainer=_stages(2), rank=1),
+    Layout(family="llama", trainer=_stages(2) | _tensor(2), rank=3),
     Layout(family="qwen3_moe", trainer=_stages(2), rank=1),
     Layout(family="qwen3", trainer=_context(2)),
-    Layout(family="qwen2", trainer=_context(2) | FLOAT32, rank=1, mark="long"),
-    Layout(family="llama", trainer=_tensor(2) | _context(2) | RECOMPUTE, rank=3, mark="long"),
+    Layout(family="qwen2", trainer=_context(2) | FLOAT32, rank=1),
+    Layout(family="llama", trainer=_tensor(2) | _context(2) | RECOMPUTE, rank=3),
     Layout(family="qwen3_moe", trainer=_context(2) | _data(2) | _experts(2)),
-    Layout(family="qwen3_moe", trainer=_experts(2) | _data(2), mark="long"),
-    Layout(family="qwen3_moe", trainer=_tensor(2) | _data(2) | _experts(4) | RECOMPUTE, mark="quick"),
+    Layout(family="qwen3_moe", trainer=_experts(2) | _data(2)),
+    Layout(family="qwen3_moe", trainer=_tensor(2) | _data(2) | _experts(4) | RECOMPUTE, is_quick=True),
 ]
 """The table. A feature that takes another branch on CUDA adds its rows here."""
 

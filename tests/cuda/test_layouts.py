@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.chosen import LONG
 from tests.cuda import device
-from tests.cuda.conftest import MARKS
 from tests.cuda.drill import Report
 from tests.cuda.layouts import DEPTHS, FAULTY, LAYOUTS, Layout
 
@@ -49,7 +49,7 @@ def problems(report: Report) -> list[str]:
 
 @pytest.mark.parametrize(
     "layout",
-    [pytest.param(layout, id=layout.name, marks=MARKS[layout.mark]) for layout in LAYOUTS],
+    [pytest.param(layout, id=layout.name, marks=[] if layout.is_quick else LONG) for layout in LAYOUTS],
 )
 def test_a_rank_does_all_its_work_on_the_device(layout: Layout, drills: Drills) -> None:
     report = drills(layout)
@@ -57,6 +57,7 @@ def test_a_rank_does_all_its_work_on_the_device(layout: Layout, drills: Drills) 
     assert report.num_exported and report.num_saved and len(report.synchronizations) == len(DEPTHS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "found"),
     [

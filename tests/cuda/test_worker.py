@@ -1,32 +1,32 @@
 """A vLLM worker's weight updates on a CUDA device that is not there: nothing is refused, left behind or waited for."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from tests import chosen
+from tests.chosen import LONG
 from tests.cuda import device
-from tests.cuda.conftest import MARKS
 from tests.cuda.worker import Report, Update, run_all
 
 pytestmark = pytest.mark.skipif(device.missing() is not None, reason=device.missing() or "")
 Reports = Callable[[Update], Report]
 
 UPDATES = [
-    Update(family="qwen2", mark="quick"),
-    Update(family="qwen3_moe", size=2, rank=1, mark="quick"),
-    Update(family="qwen2", size=2, mark="long"),
+    Update(family="qwen2", is_quick=True),
+    Update(family="qwen3_moe", size=2, rank=1, is_quick=True),
+    Update(family="qwen2", size=2),
     Update(family="qwen2", size=2, rank=1),
-    Update(family="qwen2", packed=False, mark="long"),
-    Update(family="qwen2", transport="ipc", mark="quick"),
-    Update(family="qwen2", transport="ipc", size=2, rank=1, mark="long"),
-    Update(family="qwen3", mark="long"),
-    Update(family="qwen3", size=2, rank=1, mark="long"),
+    Update(family="qwen2", packed=False),
+    Update(family="qwen2", transport="ipc", is_quick=True),
+    Update(family="qwen2", transport="ipc", size=2, rank=1),
+    Update(family="qwen3"),
+    Update(family="qwen3", size=2, rank=1),
     Update(family="llama"),
-    Update(family="llama", transport="ipc", size=2, mark="long"),
-    Update(family="qwen3_moe", mark="long"),
+    Update(family="llama", transport="ipc", size=2),
+    Update(family="qwen3_moe"),
     Update(family="qwen3_moe", packed=False, size=2),
-    Update(family="qwen3_moe", transport="ipc", mark="long"),
+    Update(family="qwen3_moe", transport="ipc"),
     Update(family="qwen3_moe", transport="ipc", size=2, rank=1),
 ]
 FAULTS = {
@@ -69,16 +69,14 @@ def problems(report: Report) -> list[str]:
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, checkpoints_by_depth: list[str], tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """A function that gives the report of an update; those of all chosen tests are driven by one process."""
-    chosen: list[Any] = [
-        item.callspec.params["update"]
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and "reports" in item.fixturenames
-    ]
-    found = dict(zip(chosen, run_all(chosen, checkpoints_by_depth, tmp_path_factory.mktemp("updates")), strict=True))
+    wanted = chosen.values(request.session, request.module, "update")
+    found = dict(zip(wanted, run_all(wanted, checkpoints_by_depth, tmp_path_factory.mktemp("updates")), strict=True))
     return found.__getitem__
 
 
-@pytest.mark.parametrize("update", [pytest.param(update, id=update.name, marks=MARKS[update.mark]) for update in UPDATES])
+@pytest.mark.parametrize(
+    "update", [pytest.param(update, id=update.name, marks=[] if update.is_quick else LONG) for update in UPDATES]
+)
 def test_a_worker_is_updated_on_the_device(update: Update, reports: Reports) -> None:
     report = reports(update)
     assert problems(report) == []
@@ -87,10 +85,7 @@ def test_a_worker_is_updated_on_the_device(update: Update, reports: Reports) -> 
 
 @pytest.mark.parametrize(
     "update",
-    [
-        pytest.param(update, id=str(update.fault), marks=MARKS["quick" if number < 2 else "slow"])
-        for number, update in enumerate(FAULTY)
-    ],
+    [pytest.param(update, id=str(update.fault), marks=LONG if number >= 2 else []) for number, update in enumerate(FAULTY)],
 )
 def test_a_fault_of_a_worker_is_found(update: Update, reports: Reports) -> None:
     assert any(FAULTS[str(update.fault)] in problem for problem in problems(reports(update)))

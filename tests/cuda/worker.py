@@ -53,8 +53,8 @@ class Update:
     rank: int = 0
     fault: str | None = None
     """One of `tests.cuda.faults`."""
-    mark: str = "slow"
-    """One of `tests.cuda.conftest.MARKS`."""
+    is_quick: bool = False
+    """True if it is part of `make test`; the others are long tests."""
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from client_engine import ScriptedModel
 from client_environments import ANTHROPIC, OPENAI
 from clients import table, try_case
 
+from tests import chosen
 from vime.gateway.gateway import Gateway
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,18 @@ pytestmark = pytest.mark.slow
 HERE = [case for case in CASES if case.environment in (OPENAI, ANTHROPIC)]
 
 
-@pytest.mark.parametrize("case", HERE, ids=lambda case: f"{case.name}, {case.protocol}")
+LONG = {
+    *(("openai, async", protocol) for protocol in ("Chat Completions", "Responses")),
+    *(("openai's tool runner", "Responses"), ("anthropic's tool runner", "Messages"), ("openai, sync", "Responses")),
+}
+"""Cases whose parts stand in others as well; only the long tests run each."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    chosen.parameters(HERE, [case for case in HERE if (case.name, case.protocol) in LONG]),
+    ids=lambda case: f"{case.name}, {case.protocol}",
+)
 async def test_a_task_of_a_real_client_ends_well_and_each_token_is_trained_once(case: Case, gateway: Gateway, tokenizer: Any):
     def make_model(case: Case, folder: Path) -> ScriptedModel:
         return ScriptedModel(tokenizer, case.script, folder=folder, max_model_len=case.max_model_len)

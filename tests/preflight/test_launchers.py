@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import chosen
 from vime.errors import ConfigError
 from vime.preflight.compose import compose_run
 from vime.preflight.launchers import PACKAGES
@@ -45,7 +46,7 @@ def test_a_launcher_that_is_not_installed_says_what_to_install(launcher: str, mo
         expand([*METHOD, "seed=0,1", f"hydra/launcher={launcher}"])
 
 
-@pytest.mark.parametrize("launcher", PACKAGES)
+@pytest.mark.parametrize("launcher", chosen.parameters(PACKAGES, {"submitit_local"}))
 @pytest.mark.slow
 def test_a_launcher_runs_every_point_and_a_bad_one_does_not_end_the_others(launcher: str, tmp_path: Path):
     if not is_there(launcher):

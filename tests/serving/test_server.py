@@ -95,7 +95,7 @@ async def test_requests_in_flight_outlive_a_killed_engine_which_comes_back_with_
     await restarted.close()
 
 
-@pytest.mark.parametrize("part", ["api server", "worker"])
+@pytest.mark.parametrize("part", [pytest.param("api server", marks=pytest.mark.long), "worker"])
 async def test_a_server_of_which_a_part_hangs_is_restarted_and_its_request_answered(served, part):
     """The health endpoint notices nothing of a worker that hangs."""
     stack = served["tied"]

@@ -60,6 +60,7 @@ def test_packing_ends_with_1_and_names_what_it_missed():
     assert done.returncode == 1 and "the goal is" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_the_trainer_is_measured_beside_hugging_face_and_the_matrix_products(tmp_path: Path):
     words = ["--sizes", "tiny", "--cases", "MemAgent", "--samples", 6, "--repeats", 1, "--threads", 1]
     done = run("bench_trainer.py", *words, "--json", tmp_path / "rows.json")

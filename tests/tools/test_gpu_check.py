@@ -35,7 +35,7 @@ def bare(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-W", "ignore", "-c", BARE + code, *words], capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_checks_pass_on_the_cpu_without_those_packages(tmp_path: Path) -> None:
     run = (
         "from vime.trainer import megatron_setup; megatron_setup.set_up(); import vime.trainer.checkpoint, vime.weights.export\n"

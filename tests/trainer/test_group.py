@@ -129,7 +129,7 @@ async def test_a_loss_that_raises_on_one_rank_names_it_and_leaves_all_ranks_able
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("lora", [0, 4])
+@pytest.mark.parametrize("lora", [0, pytest.param(4, marks=pytest.mark.long)])
 async def test_a_preference_is_learned_from_pairs_that_lie_on_two_ranks(
     models: Models, make_config: MakeConfig, make_samples: MakeSamples, ray_cluster: None, tmp_path: Path, lora: int
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests import chosen
 from vime.config import RunConfig, TrainedQuantization
 from vime.types import Sample
 from vime.weights.export import write_payload
@@ -123,6 +124,16 @@ LAYOUTS_OF_EXPERTS = {
 REPLAYED = {f"{MOE} {name} rollout": sizes for name, sizes in LAYOUTS_OF_EXPERTS.items()}
 REPLAYED |= {f"{MOE} {name} trainer": sizes for name, sizes in LAYOUTS_OF_EXPERTS.items()}
 """Layouts that replay experts: random ones, or in the second of two epochs those of the pass for the old logprobs."""
+CONTAINED = {
+    *("llama_tied tensor_pipeline", "gemma3_text_tied tensor", "qwen3_5_text tensor", "qwen3_5_text pipeline"),
+    *("qwen3 context4", "qwen3 data4", "qwen3 context one_row", "qwen3 context_data", "llama_tied tensor_context"),
+    *("qwen2_tied overlap", "llama_tied data_pipeline", "qwen2_tied interleaved one_row", "qwen3_5_text interleaved"),
+    *(f"{MOE} {name}" for name in ("tensor", "expert", "expert_copies", "expert4", "interleaved_expert")),
+    *("qwen3_lora sequence recompute", "qwen2_tied_lora data", "gemma3_text_tied_lora sequence", "qwen3_int8 context_data"),
+    *(f"{MOE} {name} rollout" for name in ("tensor", "pipeline recompute", "tensor_pipeline recompute")),
+    *(f"{MOE} {name} trainer" for name in ("context_expert", "expert4", "interleaved_expert recompute")),
+}
+"""Layouts whose parts stand in others as well, of which only the long tests run each."""
 WHOLE_LOSS = "def loss(config, logprobs, *_):\n    return -logprobs * logprobs.mean().exp(), {}\n"
 """A loss of all tokens of a row at once, as losses over sequences are: its gradient in one token depends on the others."""
 
@@ -158,6 +169,7 @@ def whole_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def results(
+    request: pytest.FixtureRequest,
     models: Models,
     adapters: Callable[..., dict[str, Any]],
     run_ranks: Callable[..., None],
@@ -165,10 +177,10 @@ def results(
     world: None,
     whole_loss: str,
 ) -> tuple[Path, dict[str, list[dict[str, Any]]]]:
-    """Their folder, and by layout the reports of its ranks."""
+    """The folder of the chosen layouts, and by layout the reports of its ranks."""
     folder = tmp_path_factory.mktemp("parallel")
-    layouts = []
-    for name, trainer in (LAYOUTS | BFLOAT16 | WHOLE | CUT | REPLAYED).items():
+    layouts, every = [], LAYOUTS | BFLOAT16 | WHOLE | CUT | REPLAYED
+    for name, trainer in [(name, every[name]) for name in chosen.values(request.session, request.module, "name")]:
         family, tied = model_of(name)
         layout = {"name": name, "trainer": trainer, "model": str(models(family, tied=tied)), "resume": name in RESUMED}
         lora = adapters(family, tied=tied) if is_adapted(name) else None
@@ -260,7 +272,7 @@ def expected_logprobs(
     return get
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", chosen.parameters(LAYOUTS, CONTAINED))
 def test_logprobs_are_hugging_faces(results: Any, expected_logprobs: Callable[..., Any], name: str) -> None:
     bits = bits_of(name)
     expected = expected_logprobs(*model_of(name), adapted=is_adapted(name), bits=bits)
@@ -277,7 +289,7 @@ def test_logprobs_are_hugging_faces(results: Any, expected_logprobs: Callable[..
             assert values == pytest.approx(expected[int(index)], abs=1e-4)
 
 
-@pytest.mark.parametrize("name", [*LAYOUTS, *WHOLE, *CUT, *REPLAYED])
+@pytest.mark.parametrize("name", chosen.parameters([*LAYOUTS, *WHOLE, *CUT, *REPLAYED], CONTAINED))
 def test_updates_are_those_of_one_rank(results: Any, references: Callable[..., Any], whole_loss: str, name: str) -> None:
     loss, adapted = whole_loss if name in WHOLE else None, is_adapted(name)
     options = {"adapted": adapted, "is_cut": name in CUT, "replay": replay_of(name), "bits": bits_of(name)}
@@ -310,14 +322,14 @@ def test_updates_are_those_of_one_rank(results: Any, references: Callable[..., A
             assert differing.float().mean() < 0.01, f"{key}: {int(differing.sum())} of {tensor.numel()} weights differ"
 
 
-@pytest.mark.parametrize("name", WITH_WHOLE_ROWS)
+@pytest.mark.parametrize("name", chosen.parameters(WITH_WHOLE_ROWS, CONTAINED))
 def test_the_plan_counts_what_a_rank_keeps(results: Any, name: str) -> None:
     reports = [report["kept"] for report in seen(results, name)]
     for found, planned in reports if MOE not in name else [[sum(values) for values in zip(*reports)]]:  # uneven over experts
         assert planned == pytest.approx(found, rel=0.06 if MOE not in name else 0.15)
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize("name", chosen.parameters(RESUMED, CONTAINED))
 def test_ranks_resume_bitwise(results: Any, name: str) -> None:
     for report in seen(results, name):
         _, uninterrupted, resumed = report["metrics"]
@@ -325,7 +337,9 @@ def test_ranks_resume_bitwise(results: Any, name: str) -> None:
             assert resumed[key] == uninterrupted[key]
 
 
+@pytest.mark.parametrize("name", ["qwen3_lora tensor"])
 def test_adapters_of_two_ranks_go_on_in_one(
+    name: str,
     results: Any,
     models: Models,
     adapters: Callable[..., dict[str, Any]],
@@ -334,7 +348,6 @@ def test_adapters_of_two_ranks_go_on_in_one(
 ) -> None:
     from vime.trainer.lockstep import LockstepEngine
 
-    name = "qwen3_lora tensor"
     config = make_config(models("qwen3"), lora=adapters("qwen3"))
     config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
     engine = LockstepEngine(config)
@@ -343,7 +356,7 @@ def test_adapters_of_two_ranks_go_on_in_one(
     assert found["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=5e-5)
 
 
-@pytest.mark.parametrize("name", [*LAYOUTS, *BFLOAT16])
+@pytest.mark.parametrize("name", chosen.parameters([*LAYOUTS, *BFLOAT16], CONTAINED))
 def test_the_exported_payload_holds_the_saved_weights_in_bounded_files(results: Any, name: str) -> None:
     from vime.weights.payload import WeightDigest
 
@@ -358,7 +371,9 @@ def test_the_exported_payload_holds_the_saved_weights_in_bounded_files(results: 
     assert len(names) == len(set(names)) == digest.num_tensors
 
 
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if "interleaved" in name and "one_row" not in name])
+@pytest.mark.parametrize(
+    "name", chosen.parameters([name for name in LAYOUTS if "interleaved" in name and "one_row" not in name], CONTAINED)
+)
 def test_rows_of_an_interleaved_pipeline_have_different_lengths(results: Any, name: str) -> None:
     """Different lengths allow mixed-up messages of two directions; without them, other tests of these layouts prove nothing."""
     for report in seen(results, name):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests import chosen
 from vime.config import LoraTarget, Precision, RunConfig, TrainerConfig
 
 Models = Callable[..., Path]
@@ -44,6 +46,12 @@ CHANGES = [
     *[("adapters", "tensor", other) for other in ("tensor", "single", "data")],
     *[("adapters", "data", "pipeline"), ("adapters", "single", "tensor")],
 ]
+CONTAINED = {
+    *(("dense", "tensor", "pipeline"), ("dense", "data", "tensor"), ("bfloat16", "data", "data"), ("tied", "pipeline", "single")),
+    *(("experts", "single", "expert"), ("linear", "single", "tensor"), ("adapters", "data", "pipeline")),
+    *(("tensor", "qwen3", False), ("tensor", "llama", True), ("pipeline", "qwen3_moe", False)),
+}
+"""Changes and exports whose parts stand in others as well; only the long tests make each."""
 EXPORTS = [
     *(
         ("tensor", family, tied)
@@ -98,27 +106,29 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(
+    request: pytest.FixtureRequest,
     models: Models,
     make_config: Callable[..., RunConfig],
     run_ranks: Callable[..., None],
     tmp_path_factory: pytest.TempPathFactory,
     world: None,
 ) -> Runs:
-    """All runs: those of one rank in this process, the others in a pair of processes each."""
-    runs = Runs(tmp_path_factory.mktemp("resharding"), models)
-    single_sources = sorted({kind for kind, source, _ in CHANGES if source == "single"})
-    for kind in single_sources:
+    """The runs of the chosen tests: those of one rank in this process, the others in a pair of processes each."""
+    runs, values = Runs(tmp_path_factory.mktemp("resharding"), models), partial(chosen.values, request.session, request.module)
+    changes = values("kind", "source", "target")
+    sources = dict.fromkeys([("dense", "tensor"), *(change[:2] for change in changes), *values("kind", "source")])
+    for kind in [kind for kind, source in sources if source == "single"]:
         run_single(runs, make_config, runs.task(kind, "single"))
-    tasks = [runs.task(kind, source) for kind, source in sorted({change[:2] for change in CHANGES}) if source != "single"]
-    tasks += [runs.task(kind, target, source) for kind, source, target in CHANGES if target != "single"]
+    tasks = [runs.task(kind, source) for kind, source in sources if source != "single"]
+    tasks += [runs.task(kind, target, source) for kind, source, target in changes if target != "single"]
     damaged = {"name": "damaged", "folder": str(runs.folder / "damaged"), "damage": "__1_0.distcp"}
     tasks.append(runs.task("dense", "data", "tensor") | damaged | {"first_steps": 0, "last_steps": 0})
-    for layout, family, tied in EXPORTS:
+    for layout, family, tied in values("layout", "family", "tied"):
         folder, model = runs.folder / f"export-{layout}-{family}", str(models(family, tied=tied))
         export = {"name": folder.name, "folder": str(folder), "model": model, "export": True}
         tasks.append(runs.task("dense", layout) | export | {"save": False, "first_steps": 0, "last_steps": 0})
     run_pair(runs, tasks, run_ranks)
-    for kind, source, target in CHANGES:
+    for kind, source, target in changes:
         if target == "single":
             run_single(runs, make_config, runs.task(kind, "single", source))
     return runs
@@ -159,7 +169,7 @@ def differing(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> list[st
     return [name for name in a if a[name].dtype != b[name].dtype or not torch.equal(a[name], b[name])]
 
 
-@pytest.mark.parametrize(("kind", "source", "target"), CHANGES)
+@pytest.mark.parametrize(("kind", "source", "target"), chosen.parameters(CHANGES, CONTAINED))
 def test_weights_masters_moments_and_step_are_bitwise_the_saved_ones(runs: Runs, kind: str, source: str, target: str) -> None:
     saved, loaded = runs.states(f"{kind}-{source}")["before"], runs.states(f"{kind}-{source}-{target}")["before"]
     assert int(saved["steps"]) == FIRST_STEPS
@@ -167,7 +177,7 @@ def test_weights_masters_moments_and_step_are_bitwise_the_saved_ones(runs: Runs,
     assert not differing(saved, loaded)
 
 
-@pytest.mark.parametrize(("kind", "source", "target"), CHANGES)
+@pytest.mark.parametrize(("kind", "source", "target"), chosen.parameters(CHANGES, CONTAINED))
 def test_the_next_steps_are_those_of_the_uninterrupted_run(runs: Runs, kind: str, source: str, target: str) -> None:
     whole, resumed = f"{kind}-{source}", f"{kind}-{source}-{target}"
     tolerance = 0.05 if KINDS[kind][2] == "bfloat16" else 2e-4  # layouts add up in another order, there to 8 bits
@@ -206,7 +216,7 @@ def test_the_weights_of_any_layout_become_a_model_without_optimizer(runs: Runs, 
     assert not differing({name: tensor for name, tensor in saved.items() if name.startswith("weight")}, found)
 
 
-@pytest.mark.parametrize(("layout", "family", "tied"), EXPORTS)
+@pytest.mark.parametrize(("layout", "family", "tied"), chosen.parameters(EXPORTS, CONTAINED))
 def test_export_from_two_ranks_is_bitwise_the_import(runs: Runs, models: Models, layout: str, family: str, tied: bool) -> None:
     before = load_file(models(family, tied=tied) / "model.safetensors")
     after = load_file(runs.folder / f"export-{layout}-{family}" / "model" / "model.safetensors")
