@@ -70,6 +70,7 @@ def page(together: dict[str, Trained], alone: dict[str, Trained]) -> str:
             rewards = " ".join(f"{reward:.2f}" for reward in each.rewards)
             minutes = f"{each.seconds / 60:.1f}"
             lines.append(f"| {name} | {where} | {each.num_rollouts} | {each.num_failed} | {rewards} | {minutes} |")
+    lines += ["", "Alone:", "", *(f"- {name}: `{each.run.about['command']}`" for name, each in alone.items())]
     steps = sum(len(each.rewards) for each in together.values())
     all_steps = sum(len(each.rewards) for each in alone.values())
     whole, after = max(each.seconds for each in together.values()), sum(each.seconds for each in alone.values())

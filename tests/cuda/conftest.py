@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.chosen import given_parameters
 from tests.cuda.drill import Report, run_all
 from tests.cuda.layouts import DEPTHS, FAULTY, Layout
 
@@ -52,9 +53,8 @@ def drills(
 
 def _chosen(session: pytest.Session) -> Iterator[tuple[Layout, str | None]]:
     """Layouts and faults that the parameters of this session's tests name."""
-    for item in session.items:
-        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    for item, parameters in given_parameters(session):
         if "layout" in parameters and isinstance(parameters["layout"], Layout):
             yield parameters["layout"], None
-        elif "fault" in parameters and "drills" in getattr(item, "fixturenames", ()):
+        elif "fault" in parameters and "drills" in item.fixturenames:
             yield FAULTY, str(parameters["fault"])

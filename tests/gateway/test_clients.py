@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 HERE = [case for case in CASES if case.environment in (OPENAI, ANTHROPIC)]
 
 
-LONG = {
+CONTAINED = {
     *(("openai, async", protocol) for protocol in ("Chat Completions", "Responses")),
     *(("openai's tool runner", "Responses"), ("anthropic's tool runner", "Messages"), ("openai, sync", "Responses")),
 }
@@ -34,7 +34,7 @@ LONG = {
 
 @pytest.mark.parametrize(
     "case",
-    chosen.parameters(HERE, [case for case in HERE if (case.name, case.protocol) in LONG]),
+    chosen.parameters(HERE, [case for case in HERE if (case.name, case.protocol) in CONTAINED]),
     ids=lambda case: f"{case.name}, {case.protocol}",
 )
 async def test_a_task_of_a_real_client_ends_well_and_each_token_is_trained_once(case: Case, gateway: Gateway, tokenizer: Any):

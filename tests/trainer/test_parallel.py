@@ -126,9 +126,9 @@ REPLAYED |= {f"{MOE} {name} trainer": sizes for name, sizes in LAYOUTS_OF_EXPERT
 """Layouts that replay experts: random ones, or in the second of two epochs those of the pass for the old logprobs."""
 CONTAINED = {
     *("llama_tied tensor_pipeline", "gemma3_text_tied tensor", "qwen3_5_text tensor", "qwen3_5_text pipeline"),
-    *("qwen3 context4", "qwen3 data4", "qwen3 context one_row", "qwen3 context_data", "llama_tied tensor_context"),
+    *("qwen3 data4", "qwen3 context one_row", "qwen3 context_data", "llama_tied tensor_context"),
     *("qwen2_tied overlap", "llama_tied data_pipeline", "qwen2_tied interleaved one_row", "qwen3_5_text interleaved"),
-    *(f"{MOE} {name}" for name in ("tensor", "expert", "expert_copies", "expert4", "interleaved_expert")),
+    *(f"{MOE} {name}" for name in ("tensor", "expert", "expert4", "interleaved_expert")),
     *("qwen3_lora sequence recompute", "qwen2_tied_lora data", "gemma3_text_tied_lora sequence", "qwen3_int8 context_data"),
     *(f"{MOE} {name} rollout" for name in ("tensor", "pipeline recompute", "tensor_pipeline recompute")),
     *(f"{MOE} {name} trainer" for name in ("context_expert", "expert4", "interleaved_expert recompute")),

@@ -273,6 +273,16 @@ def test_adapters_share_the_model_and_its_servers(key: str, value: Any, words: s
     assert problem.key == f"adapters.two: {key.removesuffix('.name')}" and words in problem.remedy
 
 
+def test_a_model_that_only_later_adapters_ask_is_the_same_for_these() -> None:
+    run = several()
+    run.adapters["three"] = replace(run.adapters["two"], serving=replace(run.adapters["two"].serving))
+    for name, checkpoint in (("two", "maker/one"), ("three", "maker/other")):
+        own = run.adapters[name].serving
+        own.models = own.models | {"late": ServedModelConfig(checkpoint=checkpoint)}
+    (problem,) = lora.together(run)
+    assert problem.key == "adapters.three: serving.models.late.checkpoint" and "it is maker/one for two" in problem.remedy
+
+
 def test_several_adapters_are_only_trained_and_do_not_take_turns_with_their_servers() -> None:
     (problem,) = lora.together(several(all_=lambda config: setattr(config, "mode", Mode.eval)))
     assert problem.key == "adapters" and "leave them out" in problem.remedy

@@ -26,7 +26,7 @@ SHARED = (
     "overlap_gradient_reduction",
 )
 """Settings of the trainer that are those of the model, which several adapters share."""
-OWN = "max_model_len"
+OWN = ".max_model_len"
 """The setting of a served model that is the agent's, and may differ between adapters."""
 
 
@@ -109,6 +109,7 @@ def together(config: RunConfig) -> list[Problem]:
         )
         problems.append(Problem(key="adapters", value=names, remedy=remedy))
     (first_name, first), *_ = config.adapters.items()
+    served: dict[str, tuple[str, ServedModelConfig]] = {}
     for name, own in config.adapters.items():
         key = f"adapters.{name}"
         if not own.trainer.lora.rank:
@@ -122,23 +123,31 @@ def together(config: RunConfig) -> list[Problem]:
         for field, (theirs, ours) in _differences(first, own).items():
             remedy = f"it is {theirs} for {first_name}, and all adapters share it: give it for the whole run"
             problems.append(Problem(key=f"{key}: {field}", value=ours, remedy=remedy))
+        for model_name, model in own.serving.models.items():
+            owner, theirs = served.setdefault(model_name, (name, model))
+            for field, (other, ours) in _fields(f"serving.models.{model_name}", theirs, model).items():
+                if not field.endswith(OWN):
+                    remedy = f"it is {other} for {owner}, and all adapters share its servers: give it for the whole run"
+                    problems.append(Problem(key=f"{key}: {field}", value=ours, remedy=remedy))
     return problems
 
 
 def _differences(one: RunConfig, other: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """The settings of what adapters share, where two configurations differ."""
+    """The settings of model, machines and trainer, which adapters share, where two configurations differ."""
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in ("model", "cluster", "deterministic")}
     pairs |= {f"trainer.{name}": (getattr(one.trainer, name), getattr(other.trainer, name)) for name in SHARED}
-    mine, others = one.serving.models, other.serving.models
-    pairs |= {f"serving.models.{name}": (mine[name], others[name]) for name in mine if name in others}
     found: dict[str, tuple[Any, Any]] = {}
     for name, (ours, theirs) in pairs.items():
-        if is_dataclass(ours) and is_dataclass(theirs):
-            own = {field.name: (getattr(ours, field.name), getattr(theirs, field.name)) for field in fields(ours)}
-            found |= {f"{name}.{key}": pair for key, pair in own.items() if pair[0] != pair[1]}
-        elif ours != theirs:
-            found[name] = (ours, theirs)
-    return {name: pair for name, pair in found.items() if name.rpartition(".")[2] != OWN}
+        found |= _fields(name, ours, theirs)
+    return found
+
+
+def _fields(name: str, one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
+    """A setting where two configurations differ, or those of its fields that do."""
+    if not is_dataclass(one):
+        return {} if one == other else {name: (one, other)}
+    pairs = {f"{name}.{field.name}": (getattr(one, field.name), getattr(other, field.name)) for field in fields(one)}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _readable(config: RunConfig, key: str, model: ServedModelConfig) -> list[Problem]:
