@@ -16,6 +16,8 @@ from vime.weights.update import apply_payload
 NUM_TOKENS, NUM_TRIES = 700, 8
 PROMPT = [7, 8, 9] * 20
 SAMPLING = {"max_tokens": NUM_TOKENS, "ignore_eos": True, "temperature": 1.0, "seed": 3}
+ROUNDING = 1e-3
+"""Nats: each try trains one more step, so logits and their rounding grow (1e-5 to 1e-4); other weights differ by several nats."""
 
 
 async def test_a_request_over_a_sync_has_two_versions_and_each_span_has_that_versions_logprobs(served: dict[str, Any]):
@@ -24,8 +26,8 @@ async def test_a_request_over_a_sync_has_two_versions_and_each_span_has_that_ver
     generation, before = await over_a_sync(stack, client, stack.sync)
     await client.close()
     spans = await differences(stack, generation, before)
-    assert max(spans["old"], spans["new"]) < 1e-4, spans
-    assert spans["wrong"] > 1e-2, "the two versions must differ for this to mean anything"
+    assert max(spans["old"], spans["new"]) < ROUNDING, spans
+    assert spans["wrong"] > 100 * ROUNDING, "the two versions must differ for this to mean anything"
 
 
 async def test_with_the_cache_kept_what_goes_on_differs_and_what_is_new_does_not(served: dict[str, Any]):
@@ -40,10 +42,10 @@ async def test_with_the_cache_kept_what_goes_on_differs_and_what_is_new_does_not
     client = TokenClient(stack.endpoint, dataclasses.replace(stack.config.serving, keep_cache=True))
     generation, before = await over_a_sync(stack, client, sync)
     spans = await differences(stack, generation, before)
-    assert spans["old"] < 1e-4 < spans["new"], spans
+    assert spans["old"] < ROUNDING < spans["new"], spans
     version = stack.trainer.version
     fresh = await client.generate(PROMPT, sampling=SAMPLING, session_id="a", request_id="fresh", minimum_version=version)
-    assert max((await differences(stack, fresh, before)).values()) < 1e-4
+    assert max((await differences(stack, fresh, before)).values()) < ROUNDING
     await client.close()
     stack.trainer.step()
     await stack.sync(stack.trainer.export())  # as other tests want it
