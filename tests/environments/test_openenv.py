@@ -9,7 +9,7 @@ import pytest
 from aiohttp import WSMsgType, web
 
 from tests.environments.test_play import played
-from vime.environments import play as loop
+from vime.environments import steps
 from vime.environments.environment import load_environment
 from vime.errors import ConfigError
 from vime.types import StopReason
@@ -65,7 +65,7 @@ class Server:
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
-    monkeypatch.setattr(loop, "WAITING_SECONDS", 0.02)
+    monkeypatch.setattr(steps, "WAITING_SECONDS", 0.02)
     found, app = Server(), web.Application()
     app.add_routes([web.get("/schema", found.schema), web.get("/ws", found.session)])
     runner = web.AppRunner(app)

@@ -91,9 +91,10 @@ async def played(
     *,
     models: dict[str, Any] | None = None,
     rollout: Any = None,
+    episode: Any = play,
     **limits: Any,
 ) -> Rollout:
-    """The rollout of an episode, as a worker runs it."""
+    """The rollout of an episode, as a worker runs it; `episode` is its loop."""
     actor = Scripted(tokenizer, replies, max_model_len=limits.pop("max_model_len", 4000))
     row = {"key": "game 1", "seed": 1, **limits.pop("row", {})}
     config = RunConfig(rollout=RolloutConfig(**{"max_retries": 1, "tool_timeout_seconds": 5.0, **(rollout or {})}))
@@ -102,7 +103,7 @@ async def played(
         return context_with({"actor": actor, **(models or {})}, config=config, row={**row, "attempt": attempt})
 
     async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-        return await play(context, sample, environment, **{"max_turn_tokens": 40, **limits})
+        return await episode(context, sample, environment, **{"max_turn_tokens": 40, **limits})
 
     return await run_rollout(
         hooks=Hooks(generate=generate, reward=reward),

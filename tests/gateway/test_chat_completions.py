@@ -273,3 +273,20 @@ async def test_where_nothing_is_trained_a_client_may_constrain_what_is_sampled(
     wrong: Any = {"type": "json_schema", "json_schema": {"name": 3}}
     with pytest.raises(BadRequestError, match="vLLM refuses"):
         await asked.ask(user("?"), response_format=wrong)
+
+
+async def test_agents_of_one_session_that_name_themselves_have_conversations_of_their_own(opened: Callable[..., Asked]):
+    asked = opened(*(f"<think>\n</think>{text}<|im_end|>" for text in ("left", "right", "more left", "more right")), fork=False)
+    names = ("planner", "solver")
+    said = dict[str, list[Any]]((name, [{"role": "user", "content": "Go."}]) for name in names)
+    for _ in range(2):  # equal messages, turn by turn
+        for name in names:
+            reply = await asked.ask(*said[name], extra_headers={"X-Session-ID": name})
+            said[name] += [{"role": "assistant", "content": reply.choices[0].message.content}, {"role": "user", "content": "On."}]
+    samples = asked.audit()
+    assert [(each.metadata["caller"], each.metadata["kind"]) for each in samples] == [("planner", "main"), ("solver", "main")]
+    assert ["more left" in samples[0].response, "right" in samples[0].response] == [True, False]
+    statistics = asked.session.statistics()
+    assert statistics["sequences"] == 2 and not any(name.startswith("fork_") for name in statistics)
+    await asked.ask({"role": "user", "content": "Go."}, extra_headers={"X-Session-ID": "planner", "x-stainless-retry-count": "1"})
+    assert asked.session.counts["retries"] == 1 and len(asked.audit()) == 2, "a retry is that of its own caller"

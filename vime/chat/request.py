@@ -32,6 +32,8 @@ class ChatRequest:
     """
 
     messages: list[Message]
+    caller: str = ""
+    """The name by which an agent tells its calls from those of others in the same session."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     max_tokens: int | None = None
     """Maximum number of tokens; None for all that the context has room for."""

@@ -50,6 +50,9 @@ ADAPTERS = {
     "gym_like": "vime.environments.gym_like.GymLike",
     "openenv": "vime.environments.openenv.OpenEnv",
     "mcp": "vime.environments.mcp.McpTools",
+    "bridge": "vime.environments.bridge.Bridge",
+    "verifiers": "vime.environments.bridge.verifiers",
+    "inspect": "vime.environments.bridge.inspect_ai",
 }
 """Environments of other packages: `NAME` or `NAME.TASK` in `method.environment`."""
 MOST_REPEATED = 2_000
@@ -110,7 +113,7 @@ class IllegalMove(Exception):
 
 
 class NoPlaceError(Exception):
-    """Raised by `open` where all places for episodes are taken; it is asked again until there is one, on no one's time."""
+    """Raised by `open` or `run` where all places are taken; it is asked again until there is one, on no one's time."""
 
 
 class Episode(Protocol):
@@ -153,6 +156,52 @@ class Environment(Protocol):
         """An episode of a row; it is also given the rollout's `context`, if it has such a parameter.
 
         Raises NoPlaceError if there is no place for one at the moment.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """The model of a seat, as an agent calls it: with any client of OpenAI's or Anthropic's protocols."""
+
+    base_url: str
+    """`base_url` of OpenAI's clients."""
+    anthropic_url: str
+    """`base_url` of Anthropic's clients."""
+    api_key: str
+    model: str
+    max_tokens: int
+    """Most tokens of a reply, for the agent to ask for (`method.max_turn_tokens`)."""
+
+
+class Harness(Protocol):
+    """An environment with agents of its own, which call the models of their seats by URL.
+
+    Example of one that asks once:
+
+        class Sums:
+            def rows(self, *, split, num_items, seed):
+                return in_split(({"question": f"{n} + 1 =", "sum": n + 1} for n in count(seed)), split=split, num_items=num_items)
+
+            async def run(self, row, seats):
+                client = AsyncOpenAI(base_url=seats["agent"].base_url, api_key=seats["agent"].api_key)
+                ask = [{"role": "user", "content": row["question"]}]
+                reply = await client.chat.completions.create(model="policy", messages=ask)
+                return float(reply.choices[0].message.content == str(row["sum"]))
+    """
+
+    seats: tuple[str, ...]
+    """Names of the agents that take part; without this attribute there is one, `agent`."""
+
+    def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
+        """Rows of one split, which the other one does not have (`in_split`)."""
+        ...
+
+    def run(self, row: Row, seats: Mapping[str, Seat]) -> Outcome | Mapping[str, Any] | float:
+        """Runs an episode to its end; its result as `Outcome`, as the fields of one, or as the reward of all seats.
+
+        An error means that the environment is lost, and the rollout is run again, unless a limit of a seat's calls or a full
+        context came before it: then the episode has ended there with reward 0. Raises NoPlaceError if there is no place.
         """
         ...
 

@@ -7,46 +7,30 @@ act(reply) <─ text, tool calls ─ once, within a time limit; its reward belon
 outcome() ─> rewards and metrics of each seat
 """
 
-import asyncio
 import inspect
-import logging
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
-from random import random
 from statistics import fmean
 from typing import Any
 
-from vime.blame import users_traceback
 from vime.chat.conversation import Conversation
 from vime.environments.config import ACTOR, EnvironmentConfig
-from vime.environments.environment import IllegalMove, NoPlaceError, Observation, Outcome, Reply, load_environment
-from vime.errors import ContextFullError, SampleError, SandboxError, VimeError, describe
+from vime.environments.environment import IllegalMove, Observation, Outcome, Reply, load_environment
+from vime.environments.harness import has_agents, run_harness
+from vime.environments.steps import Steps
+from vime.errors import ContextFullError, SampleError, SandboxError
 from vime.rollout.context import Context, Sampling
-from vime.rollout.within import HookTimeout, within
-from vime.threads import handed_over
+from vime.rollout.within import HookTimeout
 from vime.types import Reward, Sample, StopReason, Turn
-
-logger = logging.getLogger(__name__)
-
-KIND = "environment"
-"""The kind of the spans of an environment in a rollout's timeline."""
-WAITING_SECONDS = 0.5
-"""The shortest pause before an environment without a free place is asked again; the longest is twice as long."""
-CLOSE_SECONDS = 30.0
-"""Time for an episode to free what it holds."""
-MOST_WAITING_SECONDS = 3600.0
-"""Time after which an environment without a free place counts as lost."""
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """One episode of `method.environment`."""
     method = EnvironmentConfig.of(context.config)
     environment = load_environment(method.environment, dict(method.settings))
-    return await play(
+    episode = run_harness if has_agents(environment) else play
+    return await episode(
         context,
         sample,
         environment,
@@ -97,7 +81,7 @@ async def play(
     """
     seats: dict[str, _Seat] = {}
     seconds = getattr(environment, "step_seconds", context.config.rollout.tool_timeout_seconds)
-    steps = _Steps(context, seconds)
+    steps = Steps(context, seconds)
     try:
         episode = await _opened(context, environment, steps)
         steps.closes = getattr(episode, "close", None)
@@ -112,31 +96,23 @@ async def play(
     return _samples(sample, seats, outcome, end)
 
 
-async def _opened(context: Context, environment: Any, steps: "_Steps") -> Any:
-    """An episode of the row, as soon as the environment has a place; the wait does not count towards the agent's time limit."""
-    patience, began = context.config.rollout.sandbox_timeout_seconds, time.time()
+async def _opened(context: Context, environment: Any, steps: Steps) -> Any:
+    """An episode of the row, as soon as the environment has a place."""
+    patience = context.config.rollout.sandbox_timeout_seconds
     own = {"context": context} if "context" in inspect.signature(environment.open).parameters else {}
     opened = partial(environment.open, dict(context.row), **own)
     if not inspect.iscoroutinefunction(environment.open):
         opened = steps.closing(opened)
-    while True:
-        try:
-            return await steps.call("open", opened, seconds=patience)
-        except HookTimeout as error:
-            raise SandboxError(f"the environment did not open within rollout.sandbox_timeout_seconds={patience:g}") from error
-        except NoPlaceError as error:
-            if time.time() - began > MOST_WAITING_SECONDS:
-                raise SandboxError(f"the environment had no place within {MOST_WAITING_SECONDS:g} s: {error}") from error
-        waited = time.time()
-        with context.clock.stopped():
-            await asyncio.sleep(WAITING_SECONDS * (1 + random()))
-        context.trace.add("place", kind="queue", started=waited)
+    try:
+        return await steps.placed("open", opened, seconds=patience)
+    except HookTimeout as error:
+        raise SandboxError(f"the environment did not open within rollout.sandbox_timeout_seconds={patience:g}") from error
 
 
 async def _turns(
     context: Context,
     episode: Any,
-    steps: "_Steps",
+    steps: Steps,
     seats: dict[str, _Seat],
     players: Mapping[str, str],
     max_turns: int,
@@ -229,81 +205,3 @@ def _samples(sample: Sample, seats: dict[str, _Seat], outcome: Outcome, end: Sto
     if not samples:
         raise SampleError("the episode ended before the trained model was asked")
     return samples
-
-
-class _Steps:
-    """The calls of one episode: one after another, each once, those that are not async in one thread of their own."""
-
-    def __init__(self, context: Context, seconds: float) -> None:
-        self._context, self._seconds = context, seconds
-        self.closes: Callable[[], Any] | None = None
-        """Frees what the episode holds."""
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._is_stuck = False
-
-    async def call(self, name: str, function: Callable[..., Any], *arguments: Any, seconds: float | None = None) -> Any:
-        """The result of one call, within a step's time limit or `seconds`.
-
-        Raises HookTimeout after that, IllegalMove and NoPlaceError, and SandboxError for any other error.
-        """
-        try:
-            with self._context.trace.span(name, kind=KIND):
-                return await within(self._begun(function, *arguments), seconds or self._seconds, clock=self._context.clock)
-        except (HookTimeout, asyncio.CancelledError):
-            self._is_stuck = True
-            raise
-        except (IllegalMove, NoPlaceError, VimeError):  # errors that say themselves what is to become of the rollout
-            raise
-        except Exception as error:  # the boundary of an environment: whatever breaks it costs this attempt at the rollout
-            logger.warning("%s of the environment raised\n%s", name, users_traceback(error))
-            raise SandboxError(f"{name} of the environment: {describe(error)}") from error
-
-    def closing(self, opens: Callable[[], Any]) -> Callable[[], Any]:
-        """`opens`, whose episode is closed at once if no one waits for it any more."""
-
-        def opened() -> Any:
-            episode = opens()
-            if self._is_stuck and callable(close := getattr(episode, "close", None)):
-                _quietly(close)
-            return episode
-
-        return opened
-
-    async def end(self) -> None:
-        """Closes the episode and ends its thread; a thread in which a step hangs is left to itself, and closes when it ends."""
-        closes, self.closes = self.closes, None
-        if closes is not None:
-            if self._is_stuck and not inspect.iscoroutinefunction(closes):
-                self._calls.put(lambda: _quietly(closes))
-            else:
-                try:
-                    await within(self._begun(closes), CLOSE_SECONDS)
-                except Exception as error:  # the rollout has its result
-                    logger.warning("close of the environment: %s", describe(error))
-        self._calls.put(None)
-
-    async def _begun(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        if inspect.iscoroutinefunction(function):
-            return await function(*arguments)
-        result = await self._threaded(function, *arguments)
-        return await result if inspect.isawaitable(result) else result
-
-    def _threaded(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        call, done = handed_over(partial(function, *arguments))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True, name="episode")
-            self._thread.start()
-        self._calls.put(call)
-        return done
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-
-def _quietly(closes: Callable[[], Any]) -> None:
-    try:
-        closes()
-    except Exception as error:  # the boundary of an environment that is given up
-        logger.warning("close of the environment: %s", describe(error))

@@ -41,6 +41,8 @@ PREFIX = "/s/{secret}"
 VERSION = "/v1"
 ROUTING_KEY = "X-SMG-Routing-Key"
 """The header by which clients of routers name their conversation."""
+CALLER = "X-Session-ID"
+"""The header by which agents of one session tell their conversations apart."""
 NOT_SERVED = {
     "embeddings": "a session has a model that writes texts, and no embeddings: give their client a base URL of its own",
     "completions": "a prompt without messages has no place in a conversation: use chat/completions",
@@ -179,6 +181,7 @@ def session_app(session: AgentSession) -> web.Application:
 async def _answer(dialect: Dialect, session: AgentSession, http: web.Request) -> web.StreamResponse:
     body = await _body(http)
     request = dialect.parse(_parsed(body))
+    request.caller = http.headers.get(CALLER, "")
     if ROUTING_KEY in http.headers:
         request.notes.append(f"the header {ROUTING_KEY} has no effect: all calls of a session go to one server")
     retried = http.headers.get(RETRY_HEADER, "0") not in ("", "0")

@@ -122,7 +122,7 @@ class AgentSession:
         A request is a retry if the client says so (`retried`), or if the same one was sent before and its connection was lost.
         Every other request is new, even if it equals an earlier one.
         """
-        digest = hashlib.sha256(route.encode() + b"\0" + body).digest()
+        digest = hashlib.sha256(b"\0".join((route.encode(), request.caller.encode(), body))).digest()
         held = self._calls.get(digest)
         if held is not None and (retried or held.is_broken):
             self.counts["retries"] += 1
@@ -278,7 +278,8 @@ class AgentSession:
 
     async def _prompts(self, request: ChatRequest, *, count: bool = False) -> list[CallPrompt]:
         """A prompt for each answer."""
-        make = partial(self.dialogue.prompt, request.messages, request.tools, continues=request.continues, count=count)
+        about = {"caller": request.caller, "continues": request.continues, "count": count}
+        make = partial(self.dialogue.prompt, request.messages, request.tools, **about)
         try:
             async with self._lock:  # a dialogue is changed by one thread at a time
                 size = self.dialogue.num_new_characters(request.messages, request.tools) * request.num_answers

@@ -55,19 +55,20 @@ class Dialogue:
         """Replies by the digest of the conversation that ends with them, and their position in it."""
         self._asked: set[bytes] = set()
         self._latest: tuple[Any, list[Message], list[bytes]] = (None, [], [])
-        """Tools, messages and digests of the latest prompt. Most prompts begin as the one before, and comparing takes no time."""
-        self._first: list[bytes] = []
-        """Digests of the first conversation: its tools, and these with its first message."""
+        """Caller with tools, messages and digests of the latest prompt: most begin as it does, and comparing takes no time."""
+        self._first: dict[str, list[bytes]] = {}
+        """Digests of each caller's first conversation: its tools, and these with its first message."""
 
     def prompt(
         self,
         messages: list[Message],
         tools: list[dict[str, Any]] | None = None,
         *,
+        caller: str = "",
         continues: bool = False,
         count: bool = False,
     ) -> CallPrompt:
-        """Finds the conversation, and renders and tokenizes its new part.
+        """Finds the conversation of this caller, and renders and tokenizes its new part.
 
         An assistant's message at the end is a finished turn, behind which a new one begins; with `continues` it is the beginning
         of the reply, unless it calls tools. A reply that was cut at its length goes on in any case. With `count` the
@@ -76,9 +77,7 @@ class Dialogue:
         """
         assert messages, "a conversation has at least one message"
         messages = self._template.fitted(in_call_order(messages))
-        keys = self._keys(messages, tools)
-        if not count:
-            self._first = self._first or keys[:2]
+        keys = self._keys(messages, tools, caller)
         num_known = len(self._known)
         held, position = self._find(messages, keys)
         is_cut = held is not None and position == len(messages) - 1 and held.turn.finish_reason == "length"
@@ -87,12 +86,13 @@ class Dialogue:
         if cause and not self._fork and not count:
             self.statistics.kept[cause] += 1
         if held is None or (cause and self._fork):
-            prompt = self._root(messages, tools, keys, held=held, cause=cause, continues=continues)
+            prompt = self._root(messages, tools, keys, held=held, cause=cause, caller=caller, continues=continues)
         else:
             prompt = self._after(held, messages, position, keys, continues=continues)
         if count:
             return prompt
         self._asked.add(keys[-1])
+        self._first.setdefault(caller, keys[:2])
         self.statistics.num_prompt_tokens += len(prompt.ids)
         self.statistics.num_encoded_tokens += sum(map(len, islice(self._known.values(), num_known, None)))
         return prompt
@@ -112,15 +112,16 @@ class Dialogue:
 
         `messages` end with that message as it is now, and `written` are the tokens of that text.
         """
-        keys = self._keys(messages, tools)
-        return CallPrompt.behind(call, written, kind=call.kind, goes_on=True, keys=keys, begun=messages[-1])
+        keys = self._keys(messages, tools, call.caller)
+        about = {"kind": call.kind, "caller": call.caller}
+        return CallPrompt.behind(call, written, **about, goes_on=True, keys=keys, begun=messages[-1])
 
     def answered(self, call: Call, prompt: CallPrompt, message: Message, *, ended: bool) -> None:
         """Adds the reply to a prompt. To be called before the client gets it, because its next request may come at once."""
         call.message, call.ended = message, ended
         call.position = len(prompt.keys) - 1 - (prompt.begun is not None)
         if prompt.parent is None:
-            is_fork, kind = bool(self.calls), prompt.kind
+            is_fork, kind = any(each.caller == prompt.caller for each in self.calls), prompt.kind
         else:
             is_fork, kind = prompt.parent.has_children, EDITED
             prompt.parent.has_children = True
@@ -132,17 +133,17 @@ class Dialogue:
             self._held[chain(prompt.keys[-2], whole)].append((call, call.position))
         self._held[chain(prompt.keys[-1], message)].append((call, len(prompt.keys) - 1))
 
-    def _keys(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[bytes]:
+    def _keys(self, messages: list[Message], tools: list[dict[str, Any]] | None, caller: str) -> list[bytes]:
         """The digests of a conversation: that of its tools, and one for each message with those before it."""
-        known_tools, known, known_keys = self._latest
+        known_root, known, known_keys = self._latest
         num_known = 0
-        if known_keys and tools == known_tools:
+        if known_keys and (caller, tools) == known_root:
             pairs = enumerate(zip(messages, known))
             num_known = next((place for place, (one, other) in pairs if one != other), min(len(messages), len(known)))
-        keys = known_keys[: num_known + 1] if num_known else [root(tools)]
+        keys = known_keys[: num_known + 1] if num_known else [root(tools, caller)]
         for message in messages[num_known:]:
             keys.append(chain(keys[-1], message))
-        self._latest = (tools, messages, keys)
+        self._latest = ((caller, tools), messages, keys)
         return keys
 
     def _find(self, messages: list[Message], keys: list[bytes]) -> tuple[Call | None, int]:
@@ -180,6 +181,7 @@ class Dialogue:
             self._template.encode(segments, self._known),
             keys=keys,
             kind=RETRY if retried and held.kind == MAIN else held.kind,
+            caller=held.caller,
             cause=RETRY if retried else "",
             begun=messages[-1] if goes_on else None,
         )
@@ -192,22 +194,22 @@ class Dialogue:
         *,
         held: Call | None,
         cause: str,
+        caller: str,
         continues: bool,
     ) -> CallPrompt:
         """The prompt of a conversation that begins a tree of its own."""
         segments = (self._template.continuation if continues else self._template.prompt)(messages, tools)
-        kind = held.kind if held is not None and cause else self._kind(keys)
-        begun = messages[-1] if continues else None
-        return CallPrompt.behind(
-            None, self._template.encode(segments, self._known), keys=keys, kind=kind, cause=cause, begun=begun
-        )
+        kind = held.kind if held is not None and cause else self._kind(keys, caller)
+        about = {"kind": kind, "cause": cause, "caller": caller, "begun": messages[-1] if continues else None}
+        return CallPrompt.behind(None, self._template.encode(segments, self._known), keys=keys, **about)
 
-    def _kind(self, keys: list[bytes]) -> str:
-        """The kind of a new root, seen from the first conversation."""
-        if not self._asked:
+    def _kind(self, keys: list[bytes], caller: str) -> str:
+        """The kind of a new root, seen from the first conversation of its caller."""
+        if caller not in self._first:
             return MAIN
-        if keys[:2] != self._first:
+        if keys[:2] != self._first[caller]:
             return SUBAGENT
         if keys[-1] in self._asked:
             return RETRY
-        return COMPACTED if len(keys) <= max((call.position for call in self.calls), default=0) else EDITED
+        positions = (call.position for call in self.calls if call.caller == caller)
+        return COMPACTED if len(keys) <= max(positions, default=0) else EDITED

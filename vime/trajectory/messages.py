@@ -44,9 +44,9 @@ def chain(before: bytes, message: Message) -> bytes:
     return _digest(before, form)
 
 
-def root(tools: list[dict[str, Any]] | None) -> bytes:
-    """The digest of a conversation without messages, in which these tools are offered."""
-    return _digest(b"", tools or [])
+def root(tools: list[dict[str, Any]] | None, caller: str = "") -> bytes:
+    """The digest of a conversation of this caller without messages, in which these tools are offered."""
+    return _digest(caller.encode(), tools or [])
 
 
 def _digest(before: bytes, form: Any) -> bytes:

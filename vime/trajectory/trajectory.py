@@ -37,6 +37,7 @@ class Call:
     __slots__ = (
         "_pieces",
         "_tokenizer",
+        "caller",
         "cause",
         "delivered",
         "ended",
@@ -60,7 +61,7 @@ class Call:
         """True if its tokens are part of the rollout's samples."""
         self.parent = prompt.parent
         self.num_prompt_tokens = len(prompt.ids)
-        self.kind, self.cause = prompt.kind, prompt.cause
+        self.kind, self.cause, self.caller = prompt.kind, prompt.cause, prompt.caller
         self.goes_on = prompt.goes_on
         self.message: Message = {}
         """The answer that its agent got; empty before the reply is complete."""
@@ -163,6 +164,8 @@ class CallPrompt:
     """The branch of the conversation: main, subagent, compacted, edited or retry; empty for plain token ids."""
     cause: str = ""
     """The reason why a branch begins here, for example thinking_dropped; empty where none does."""
+    caller: str = ""
+    """The name by which an agent tells its calls from those of others; empty where none is given."""
     goes_on: bool = False
     """True if the reply goes on in the message of the parent's reply."""
     keys: list[bytes] = field(default_factory=list)
@@ -309,7 +312,8 @@ def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[
     leaf = path[-1]
     sample = copy.copy(template)
     sample.prompt, sample.response = [], _text(path)
-    sample.metadata = ({"kind": leaf.kind, "cause": path[0].cause} if leaf.kind else {}) | metadata
+    about = ({"kind": leaf.kind, "cause": path[0].cause} if leaf.kind else {}) | ({"caller": leaf.caller} if leaf.caller else {})
+    sample.metadata = about | metadata
     sample.tokens = Column(_end_to_end(tokens, np.int32), np.int32)
     sample.loss_mask = Column(_end_to_end(masks, np.uint8), np.uint8)
     sample.rollout_log_probs = Column(_end_to_end(logprobs, np.float32), np.float32)
