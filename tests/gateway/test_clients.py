@@ -28,6 +28,8 @@ HERE = [case for case in CASES if case.environment in (OPENAI, ANTHROPIC)]
 CONTAINED = {
     *(("openai, async", protocol) for protocol in ("Chat Completions", "Responses")),
     *(("openai's tool runner", "Responses"), ("anthropic's tool runner", "Messages"), ("openai, sync", "Responses")),
+    *(("openai's tool runner, streamed", "Responses"), ("anthropic, sync", "Messages")),
+    *(("openai, streamed", "Chat Completions"), ("openai, structured output, refused", "Chat Completions")),
 }
 """Cases whose parts stand in others as well; only the long tests run each."""
 

@@ -46,6 +46,7 @@ async def problems(patch: pytest.MonkeyPatch, setup: Setup, *, replies: int = 60
     return "\n".join((await played(replies, seed=2)).problems)
 
 
+@pytest.mark.long
 async def test_it_finds_an_answer_behind_thinking_that_was_never_closed(monkeypatch: pytest.MonkeyPatch):
     def end(self: Divided) -> list[Delta]:
         if self.phase is Phase.REASONING:  # what is still thinking when the reply ends is taken for its answer
@@ -57,6 +58,7 @@ async def test_it_finds_an_answer_behind_thinking_that_was_never_closed(monkeypa
     assert "an answer behind thinking that was never closed" in await problems(monkeypatch, SETUPS[0])
 
 
+@pytest.mark.long
 async def test_it_finds_thinking_that_the_prompt_had_ended(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ReplyReader, "_thinks", lambda self, prompt_ids: True)
     assert "where no reasoning begins" in await problems(monkeypatch, SETUPS[1])
@@ -74,11 +76,13 @@ async def test_it_finds_arguments_that_are_lost(monkeypatch: pytest.MonkeyPatch)
     assert "in place of [" in found and "streamed Shown(" in found
 
 
+@pytest.mark.long
 async def test_it_finds_a_tag_in_a_string_that_ends_a_call(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_reader, "plain_calls", lambda text, openings: text)
     assert "calls [] in place of [" in await problems(monkeypatch, SETUPS[2])
 
 
+@pytest.mark.long
 async def test_it_finds_a_stream_that_swallows_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch):
     right = Reading.finish
 
@@ -91,6 +95,7 @@ async def test_it_finds_a_stream_that_swallows_what_cannot_be_read(monkeypatch: 
     assert "is shown" in found and "streamed Shown(" in found
 
 
+@pytest.mark.long
 async def test_it_finds_an_attempt_that_is_lost_to_half_a_surrogate_pair(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_reader, "_arguments", lambda written: written)
     monkeypatch.setattr(module, "_json", lambda body, status=200: web.Response(body=orjson.dumps(body), status=status))
@@ -107,6 +112,7 @@ async def test_it_finds_a_turn_that_is_not_closed(monkeypatch: pytest.MonkeyPatc
     assert "the turn is not closed" in await problems(monkeypatch, SETUPS[2])
 
 
+@pytest.mark.long
 async def test_it_finds_replies_that_are_not_recognized_because_their_reasoning_was_trimmed(monkeypatch: pytest.MonkeyPatch):
     def strict(sent: Any, held: Any) -> int:
         reasoning = sent.get("reasoning_content")
@@ -116,6 +122,7 @@ async def test_it_finds_replies_that_are_not_recognized_because_their_reasoning_
     assert "not recognized when it came back: ['edited']" in await problems(monkeypatch, SETUPS[0])
 
 
+@pytest.mark.long
 async def test_it_finds_tokens_that_are_trained_twice(monkeypatch: pytest.MonkeyPatch):
     right = AgentSession.samples
     monkeypatch.setattr(AgentSession, "samples", lambda self, template: [*right(self, template)] * 2)

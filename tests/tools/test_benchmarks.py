@@ -71,6 +71,7 @@ def test_the_trainer_is_measured_beside_hugging_face_and_the_matrix_products(tmp
     assert "TRL was not run" in done.stdout and "(`--mfu`) was not run" in done.stdout
 
 
+@pytest.mark.long
 def test_the_gateway_is_measured_over_a_scripted_engine(tmp_path: Path):
     qwen3_tokenizer()
     words = ["--small", "--rounds", 1, "--no-vllm", "--peers", tmp_path, "--json", tmp_path / "rows.json"]
@@ -91,6 +92,7 @@ def test_the_gateway_is_measured_beside_that_of_another_checkout(tmp_path: Path)
     assert all(set(row) == IN_PAIRS and row["interval"] == [row["ratio"], row["ratio"]] for row in rows), "of one pair"
 
 
+@pytest.mark.long
 def test_a_batch_in_the_driver_and_rollouts_in_flight_are_measured():
     for words, num_tokens in ((["--batch", 1, "--ranks", 2], "0.5 M tokens"), (["--sizes", 80], "80 rollouts in flight")):
         done = run("bench_scale.py", *words, "--numbers")

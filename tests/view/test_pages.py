@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.chosen import parameters
 from vime.config import DatasetConfig, RolloutDetail, RunConfig
 from vime.files.jsonl import write_lines
 from vime.files.provenance import plain
@@ -36,6 +37,8 @@ from vime.types import Group, Prompt, Rollout, Sample, StopReason
 pytestmark = pytest.mark.slow
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium")
+WINDOWS = [("light", 800), ("dark", 1440), ("dark", 800), ("light", 1440)]
+"""Schemes and widths; only the long tests take the last two."""
 if CHROMIUM is None:
     pytest.skip("there is no chromium", allow_module_level=True)
 
@@ -484,9 +487,8 @@ def test_the_scores_of_a_comparison_follow_a_run_in_progress(page: Any, runs: di
     assert "50.0" in table.locator("tbody tr").nth(1).inner_text()
 
 
-@pytest.mark.parametrize("width", [800, 1440])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_fits_its_window_in_light_and_dark(page: Any, width: int, scheme: str):
+@pytest.mark.parametrize(("scheme", "width"), parameters(WINDOWS, WINDOWS[2:]))
+def test_every_page_fits_its_window_in_light_and_dark(page: Any, scheme: str, width: int):
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 1000})
     words = {
