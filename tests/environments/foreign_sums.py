@@ -24,6 +24,8 @@ class Sums:
 
     async def run(self, row: Any, seats: Any) -> Any:
         what, marks = row.get("what", ""), Path(row.get("marks", os.devnull))
+        if what == "asks nothing":
+            return 0.5
         said = {"one": await asyncio.to_thread(asked, seats["one"], "a number?")}
         if what == "dies once" and not marks.exists():
             marks.touch()

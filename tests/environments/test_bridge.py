@@ -12,11 +12,12 @@ import pytest
 from tests.environments.test_play import played
 from vime.environments import steps
 from vime.environments.bridge import Bridge
-from vime.environments.environment import Outcome, load_environment, seats_of
+from vime.environments.environment import Outcome, Seat, load_environment, seats_of
 from vime.environments.harness import has_agents, outcome_of, run_harness
 from vime.errors import ConfigError
 from vime.types import Rollout, StopReason
 
+ADDRESS = ("base_url", "anthropic_url", "api_key", "model")
 ADAPTER = f"{Path(__file__).with_name('foreign_sums.py')}:Sums"
 
 
@@ -64,6 +65,12 @@ async def test_episodes_run_at_the_same_time_and_a_process_that_dies_costs_none(
     rollouts = await asyncio.gather(*(summed(byte_tokenizer, bridge, ["7"] * 8, row=row) for _ in range(6)))
     assert [(each.reward, each.error) for each in rollouts] == [(1.0, "")] * 6
     assert (tmp_path / "died").exists() and set(before).isdisjoint(processes_of(bridge))
+
+
+async def test_many_episodes_begin_at_once_and_none_ends_the_others(bridge: Bridge):
+    before, seats = processes_of(bridge), {name: Seat(**dict.fromkeys(ADDRESS, ""), max_tokens=1) for name in bridge.seats}
+    found = await asyncio.gather(*(bridge.run({"what": "asks nothing"}, seats) for _ in range(300)))
+    assert found == [0.5] * 300 and set(before) <= set(processes_of(bridge))
 
 
 async def test_an_environment_that_raises_is_run_again_and_costs_its_rollout_alone(byte_tokenizer: Any, bridge: Bridge):

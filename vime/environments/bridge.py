@@ -237,6 +237,8 @@ class _Process:
             try:
                 reader, writer = await asyncio.open_unix_connection(str(self._socket), limit=MOST_BYTES)
                 await asyncio.wait_for(reader.readline(), ANSWER_SECONDS)
+            except BlockingIOError as error:
+                raise NoPlaceError("more episodes wait for the environment's process than it can hold") from error
             except (OSError, TimeoutError) as error:
                 self._give_up(process)
                 raise NoPlaceError(f"the environment's process does not answer ({describe(error)}) and starts again") from error

@@ -29,6 +29,8 @@ import types
 MOST_BYTES = 2**28
 """Longest line."""
 MOST_THREADS = 256
+MOST_WAITING = 4096
+"""Connections that may wait until they are taken."""
 END = object()
 
 
@@ -112,7 +114,7 @@ async def _say(writer, message):
 async def main(path, adapter, settings):
     """Serves until the process is ended."""
     side = Side(made(adapter, json.loads(settings)))
-    server = await asyncio.start_unix_server(side.serve, path, limit=MOST_BYTES)
+    server = await asyncio.start_unix_server(side.serve, path, limit=MOST_BYTES, backlog=MOST_WAITING)
     await server.serve_forever()
 
 
