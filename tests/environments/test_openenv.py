@@ -24,6 +24,8 @@ class Server:
         self.num_open = self.most_open = self.num_sessions = self.num_refused = 0
         self.dies_in: int | None = None
         self.url = ""
+        self.runner: Any = None
+        self.site: Any = None
 
     async def schema(self, request: web.Request) -> web.Response:
         return web.json_response({"action": {"type": "object", "properties": FIELDS, "required": ["direction"]}})
@@ -72,6 +74,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
+    found.runner, found.site = runner, site
     found.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[union-attr]
     yield found
     await runner.cleanup()
@@ -105,3 +108,19 @@ async def test_a_server_that_is_not_there_costs_its_rollout(byte_tokenizer: Any)
 def test_an_address_that_is_no_url_is_a_problem():
     with pytest.raises(ConfigError, match=r"method\.settings\.url"):
         load_environment("openenv", {"url": "localhost"})
+
+
+async def test_a_server_that_is_gone_is_waited_for_if_it_has_answered_before(byte_tokenizer: Any, server: Server):
+    environment = load_environment("openenv", {"url": server.url})
+    replies = ["up", "up"]
+    assert (await played(byte_tokenizer, environment, replies)).reward == 2.0
+    port = int(server.url.rpartition(":")[2])
+    await server.site.stop()
+    waiting = asyncio.create_task(played(byte_tokenizer, environment, replies))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    again = web.TCPSite(server.runner, "127.0.0.1", port)
+    await again.start()
+    assert (await waiting).reward == 2.0
+    lost = await played(byte_tokenizer, load_environment("openenv", {"url": "http://127.0.0.1:9"}), replies)
+    assert lost.stop_reason is StopReason.SANDBOX_CRASHED

@@ -39,6 +39,7 @@ class OpenEnv:
             remedy = "is no URL of a server: use http://HOST:PORT, without a path"
             raise ConfigError([Problem(key="method.settings.url", value=url, remedy=remedy)])
         self.url, self.reset, self.instruction = url.rstrip("/"), dict(reset or {}), instruction
+        self._has_answered = False
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
         """Seeds of resets."""
@@ -46,12 +47,22 @@ class OpenEnv:
         return in_split(candidates, split=split, num_items=num_items)
 
     async def open(self, row: Row) -> "Episode":
-        """A session of the server, after its reset. Raises NoPlaceError if all of its sessions are taken."""
+        """A session of the server, after its reset.
+
+        Raises NoPlaceError if all of its sessions are taken, or if it does not answer any more: it may be starting again. A
+        server that never answered is a SandboxError.
+        """
         http = aiohttp.ClientSession(trust_env=False)
         try:
-            async with http.get(f"{self.url}/schema") as answer:
-                schema = (await answer.json(content_type=None))["action"]
-            socket = await http.ws_connect(f"{self.url}/ws", max_msg_size=MAX_MESSAGE_BYTES)
+            try:
+                async with http.get(f"{self.url}/schema") as answer:
+                    schema = (await answer.json(content_type=None))["action"]
+                socket = await http.ws_connect(f"{self.url}/ws", max_msg_size=MAX_MESSAGE_BYTES)
+            except LOST as error:
+                if not self._has_answered:
+                    raise
+                raise NoPlaceError(f"{self.url} does not answer any more ({describe(error)})") from error
+            self._has_answered = True
             episode = Episode(self, http, socket, schema)
             first = await episode.ask("reset", {**self.reset, "seed": row["seed"]})
             if first["type"] != "observation":

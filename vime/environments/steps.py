@@ -26,6 +26,8 @@ WAITING_SECONDS = 0.5
 """The shortest pause before an environment without a free place is asked again; the longest is twice as long."""
 CLOSE_SECONDS = 30.0
 """Time for an episode to free what it holds."""
+TOLD_SECONDS = 60.0
+"""Time after which a rollout that waits for a place says so."""
 MOST_WAITING_SECONDS = 3600.0
 """Time after which an environment without a free place counts as lost."""
 
@@ -63,13 +65,16 @@ class Steps:
 
         Raises SandboxError if there is none within MOST_WAITING_SECONDS, and what `call` raises.
         """
-        began = time.time()
+        began, is_told = time.time(), False
         while True:
             try:
                 return await self.call(name, function, *arguments, seconds=seconds)
             except NoPlaceError as error:
                 if time.time() - began > MOST_WAITING_SECONDS:
                     raise SandboxError(f"the environment had no place within {MOST_WAITING_SECONDS:g} s: {error}") from error
+                if time.time() - began > TOLD_SECONDS and not is_told:
+                    is_told = True
+                    logger.warning("a rollout has waited %.0f s for a place in its environment: %s", TOLD_SECONDS, error)
             waited = time.time()
             with self._context.clock.stopped():
                 await asyncio.sleep(WAITING_SECONDS * (1 + random()))
