@@ -182,7 +182,7 @@ def main() -> None:
             retried = sum(int(row["rollout/num_retries"]) for row in steps)
             seconds = steps[-1]["time"] - steps[0]["time"]
             result.add("environments", f"{name}, mean reward", ours=last, reference=first, unit="reward")
-            what = {"openenv": "its server", "gymnasium": "the run"}.get(name, f"{count} process{"es" * (count != 1)}")
+            what = {"openenv": "its server", "gymnasium": "the run"}.get(name, f"{count} process{'es' * (count != 1)}")
             result.notes.append(
                 f"{name}: {len(steps)} steps of {NUM_ROLLOUTS} rollouts, {what} killed after step {KILLED_AT}: "
                 f"{lost} rollouts lost, {retried} run again, {seconds / max(1, len(steps) - 1):.1f} s a step"
