@@ -163,7 +163,7 @@ async def _rollout(bridge: Bridge, row: dict[str, Any], model: Fixed) -> Rollout
 
 
 def _audited(rollout: Rollout, model: Fixed) -> list[str]:
-    """What is wrong with the tokens of a hand: each sampled one is trained once; a hand that is run again keeps its replies."""
+    """Faults in the tokens of a hand: each sampled one is trained once; a hand that is run again keeps its replies."""
     sampled = sorted(token for _, turn in model.asked for token in turn.output_ids)
     trained = sorted(
         int(token)

@@ -1,4 +1,4 @@
-"""Real runs of the tiny model in one task behind four kinds of environments, each of which is killed in the middle.
+"""Real runs of the tiny model in one task behind four kinds of environments, all of them killed in the middle.
 
     python tools/environment_runs.py [--only bridge openenv gymnasium mcp] [--steps 6] [--section results/environments.md]
         [--json PATH] [--python PYTHON] [--mcp "node FOLDER/dist/index.js"]
