@@ -30,7 +30,7 @@ NUM_LAST = 10
 def differing(first: Path, second: Path) -> str:
     """The words of the command line that the second run has and the first has not."""
     own, others = (yaml.safe_load((run / "overrides.yaml").read_text()) for run in (second, first))
-    return " ".join(word for word in own if word not in others and not word.startswith("output_dir="))
+    return " ".join(word for word in own if word not in others and not word.startswith(("seed=", "output_dir=")))
 
 
 def pooled(first: Evaluation, second: Evaluation) -> PairedComparison:
