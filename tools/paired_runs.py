@@ -24,7 +24,7 @@ TRAINED = "trained"
 DIFFERENCE = "train/logprob_difference_mean"
 REWARD = "reward/mean"
 NUM_LAST = 10
-"""Steps at the end of which the mean reward is shown."""
+"""The last steps, whose mean reward is shown."""
 
 
 def differing(first: Path, second: Path) -> str:
