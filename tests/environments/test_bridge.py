@@ -89,12 +89,13 @@ async def test_an_agent_that_is_ended_by_its_limit_has_reward_0_and_is_trained(b
 async def test_an_episode_that_is_no_longer_needed_is_cancelled_there(byte_tokenizer: Any, bridge: Bridge, tmp_path: Path):
     marks = tmp_path / "left"
     work = asyncio.create_task(summed(byte_tokenizer, bridge, ["7"] * 2, row={"what": "waits", "marks": str(marks)}))
-    while not marks.with_suffix(".begun").exists():
-        await asyncio.sleep(0.02)
-    work.cancel()
-    await asyncio.gather(work, return_exceptions=True)
-    while not marks.exists():
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(60):
+        while not marks.with_suffix(".begun").exists():
+            await asyncio.sleep(0.02)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        while not marks.exists():
+            await asyncio.sleep(0.02)
 
 
 async def test_a_process_that_takes_one_episode_at_a_time_is_ended_with_one_that_hangs(byte_tokenizer: Any, tmp_path: Path):
@@ -111,6 +112,19 @@ async def test_a_process_that_takes_one_episode_at_a_time_is_ended_with_one_that
         assert (await summed(byte_tokenizer, single, ["7"] * 2)).reward == 1.0
     finally:
         single.close()
+
+
+async def test_a_start_holds_up_no_other_rollout(byte_tokenizer: Any):
+    fresh, seen = Bridge(python=sys.executable, adapter=ADAPTER), False
+    process = fresh._processes[0]
+    try:
+        work = asyncio.create_task(summed(byte_tokenizer, fresh, ["7"] * 2))
+        while not work.done():
+            seen = seen or (process._process is not None and not process.is_ready)
+            await asyncio.sleep(0.005)
+        assert (await work).reward == 1.0 and seen, "the event loop goes on while the process starts"
+    finally:
+        fresh.close()
 
 
 async def test_a_result_that_is_none_names_the_remedy(byte_tokenizer: Any, bridge: Bridge):

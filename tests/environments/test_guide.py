@@ -67,7 +67,8 @@ async def test_the_environment_behind_a_url_is_played(tmp_path: Path, byte_token
     (tmp_path / "world.py").write_text(code.replace("8000", str(port)))
     server = subprocess.Popen([sys.executable, "world.py"], cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:
-        await until_it_listens(port)
+        async with asyncio.timeout(60):
+            await until_it_listens(port)
         url = f"http://127.0.0.1:{port}"
         rollout = await played(byte_tokenizer, load_environment("openenv", {"url": url}), ["4", "3"], row={"seed": 103})
         assert rollout.stop_reason is StopReason.ANSWERED and rollout.reward == 1.0

@@ -92,17 +92,19 @@ class Bridge:
         self._command = [*command, str(FOREIGN / "side.py")]
         self._arguments = [adapter, json.dumps(dict(settings or {}))]
         self._splits = splits
+        self._seats: tuple[str, ...] | None = None
         self._processes = [_Process(self._command, self._arguments, start_seconds) for _ in range(num_processes)]
         atexit.register(self.close)
 
     @property
     def seats(self) -> tuple[str, ...]:
         """The names of the seats, for which a process is started. Raises ConfigError with its output if it does not start."""
-        first = self._processes[0]
-        try:
-            return tuple(first.started()["seats"])
-        except SandboxError as error:
-            raise ConfigError([Problem(key="method.settings", value=self._arguments, remedy=str(error))]) from error
+        if self._seats is None:
+            try:
+                self._seats = tuple(self._processes[0].started()["seats"])
+            except SandboxError as error:
+                raise ConfigError([Problem(key="method.settings", value=self._arguments, remedy=str(error))]) from error
+        return self._seats
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
         """The rows of one split, in the order of the adapter's."""
@@ -140,8 +142,11 @@ def verifiers(taskset: str, *, python: str, num_processes: int = 1, splits: bool
 
 
 def inspect_ai(*, python: str, task: str, num_processes: int = 2, splits: bool = True, **settings: Any) -> Bridge:
-    """A task of inspect (`task: file.py` or `file.py@name`); each process runs one sample at a time, as inspect wants it."""
+    """A task of inspect, `FILE.py@NAME` or `MODULE@NAME`; each process runs one sample at a time, as inspect wants it."""
     path, at, name = task.partition("@")
+    if not name:
+        remedy = "names no task: use FILE.py@NAME or MODULE@NAME"
+        raise ConfigError([Problem(key="method.settings.task", value=task, remedy=remedy)])
     own = {"task": f"{Path(path).expanduser().resolve()}{at}{name}" if path.endswith(".py") else task, **settings}
     adapter = f"{FOREIGN / 'inspect_tasks.py'}:InspectTask"
     return Bridge(python=python, adapter=adapter, settings=own, num_processes=num_processes, splits=splits)
@@ -202,7 +207,7 @@ class _Process:
                 )
             deadline = time.monotonic() + self._start_seconds
             while time.monotonic() < deadline and self._process.poll() is None:
-                with contextlib.suppress(OSError), self._connected() as answers:
+                with contextlib.suppress(OSError, ValueError), self._connected() as answers:  # also where it ends at once
                     self._about = json.loads(answers.readline())
                     return self._about
                 time.sleep(POLL_SECONDS)
@@ -254,7 +259,7 @@ class _Process:
             self.num_open -= 1
             if writer is not None:
                 writer.close()
-        if not answer:
+        if not answer.endswith(b"\n"):
             raise SandboxError(f"the environment's process was lost in an episode: {self._said()}")
         said = json.loads(answer)
         if "error" in said:

@@ -5,6 +5,7 @@ run(row, seats) ── requests over HTTP ─────> a session of each: ev
       └─> rewards and metrics of each seat
 """
 
+import asyncio
 import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -49,11 +50,12 @@ async def run_harness(
     num_calls = max_turns if own.num_calls is None else min(own.num_calls, max_turns)
     limits = Limits(num_calls=num_calls, num_tokens=own.num_tokens)
     steps = Steps(context, UNLIMITED_SECONDS)
+    with context.clock.stopped():  # an environment in a Python of its own may have to start first
+        names = await asyncio.to_thread(seats_of, environment)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(steps.end)
         sessions = {
-            name: await stack.enter_async_context(context.session(players.get(name, ACTOR), limits=limits))
-            for name in seats_of(environment)
+            name: await stack.enter_async_context(context.session(players.get(name, ACTOR), limits=limits)) for name in names
         }
         seats = {name: _seat(session, max_turn_tokens) for name, session in sessions.items()}
         trained = {name: session for name, session in sessions.items() if players.get(name, ACTOR) == ACTOR}

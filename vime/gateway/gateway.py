@@ -181,7 +181,7 @@ def session_app(session: AgentSession) -> web.Application:
 async def _answer(dialect: Dialect, session: AgentSession, http: web.Request) -> web.StreamResponse:
     body = await _body(http)
     request = dialect.parse(_parsed(body))
-    request.caller = http.headers.get(CALLER, "")
+    request.caller = http.headers.get(CALLER, "").encode(errors="replace").decode()
     if ROUTING_KEY in http.headers:
         request.notes.append(f"the header {ROUTING_KEY} has no effect: all calls of a session go to one server")
     retried = http.headers.get(RETRY_HEADER, "0") not in ("", "0")
