@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from tests.served_stack import HuggingFaceTrainer, ServedStack
 from vime.config import SpeculationMethod, SpeculativeConfig
 from vime.errors import WeightSyncError
-from vime.inside_vllm.cpu_speculation import _expand
+from vime.inside_vllm.cpu_speculation import _expand, _rejects_placeholders
 from vime.inside_vllm.early_exit import is_drafts
 from vime.processes.control import call
 from vime.serving.client import TokenClient
@@ -33,6 +33,28 @@ def test_what_is_expanded_arrives_in_the_tensor_whatever_its_type(dtype: torch.d
     output = torch.full((6,), 99, dtype=dtype)
     _expand(output, torch.tensor([2, 0, 3], dtype=dtype), torch.tensor([2, 5, 6], dtype=torch.int32), 0, 1)
     assert output.tolist() == [2, 2, 1, 1, 1, 3]
+
+
+@pytest.mark.parametrize("has_probabilities", [False, True])
+def test_a_place_without_a_drafted_token_is_rejected(has_probabilities: bool):
+    """Even where the row before ends with a token that is certain, to which an index of -1 would point."""
+    from vllm.platforms import current_platform
+
+    current_platform.import_kernels()
+    from vllm.utils import cpu_triton_utils
+
+    accept = cpu_triton_utils._rejection_random_sample_kernel_impl
+    if not hasattr(accept, "rejects_placeholders"):
+        accept = _rejects_placeholders(accept)
+    drafted = torch.tensor([2, -1, -1, 0])
+    target = torch.zeros(4, 5)
+    target[[0, 1, 2, 3], [2, 4, 4, 0]] = 1.0
+    draft = torch.full((4, 5), 0.2) if has_probabilities else None
+    output = torch.full((3, 4), -1)
+    counts, bonus, recovered = torch.tensor([2, 3, 4]), torch.tensor([[1], [1], [1]]), torch.tensor([4, 4, 4, 4])
+    arguments = (output, counts, drafted, draft, target, bonus, recovered, torch.full((4,), 0.5))
+    accept(*arguments, torch.zeros(3, dtype=torch.bool), 3, 5, NO_DRAFT_PROBS=draft is None)
+    assert output.tolist() == [[2, 4, -1, -1], [4, -1, -1, -1], [0, 1, -1, -1]]
 
 
 def test_a_draft_has_the_first_layers_and_all_outside_of_layers():
@@ -89,6 +111,23 @@ async def test_n_grams_keep_the_distribution(served: dict[str, Any], checkpoints
         prompts, turns = await replies(stack.serving.endpoints()["reader"], stack.config.serving, temperature=temperature)
         check_distribution(model, prompts, turns, temperature=temperature)
     assert (await stack.serving.metrics())["serving/reader/draft_acceptance_rate"] > 0
+
+
+async def test_a_prompt_read_from_the_cache_has_the_same_reply(served: dict[str, Any]):
+    """All but its last token, where vLLM would draw for drafted tokens that are not there."""
+    stack = served["untied"]
+    client = TokenClient(stack.serving.endpoints()["reader"], stack.config.serving)
+    sampling = {"max_tokens": 16, "ignore_eos": True, "temperature": 1.0}
+    await stack.serving.metrics()
+    for seed in range(8):
+        prompt = [(seed + place) % 9 for place in range(65)]
+        fresh, cached = [
+            await client.generate(prompt, sampling=sampling | {"seed": seed}, session_id="s", request_id=uuid.uuid4().hex)
+            for _ in range(2)
+        ]
+        assert fresh.output_ids == cached.output_ids
+    await client.close()
+    assert (await stack.serving.metrics())["serving/reader/prefix_hit_rate"] > 0.4
 
 
 @pytest.fixture(scope="module")

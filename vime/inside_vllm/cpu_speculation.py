@@ -4,21 +4,30 @@ The rejection sampler expands each request's temperature, top-k and top-p to its
 integers of 64 bits, so other tensors are converted, and the result is written into a copy that is thrown away
 (`vllm/utils/cpu_triton_utils.py:_expand_kernel_impl`): logits were divided by whatever the memory held before.
 
+A place without a drafted token holds -1, which has to be rejected. The kernel for CPUs takes it for an index, the last token of
+the row before: about one in a thousand such places was accepted, and the next token was drawn after a token that is not there.
+The scheduler makes such places for a new request whose tokens are all cached but one, for the sake of CUDA graphs; on a CPU
+they cost time, and draws of the request's seed, so there are none.
+
 A draft model's tokens are drawn without the seeds of requests (`compute_probs_and_sample_next_token`: "TODO consider seeds"). For
 a request with a seed the draft is therefore its likeliest token, whose probability is 1: the reply depends on the request's own
 draws alone, and its distribution is the model's, as before.
 
-Shape suffixes: N requests, V vocabulary.
+Shape suffixes: N requests, D drafted tokens of all requests, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 
-def expand_in_place() -> None:
-    """Makes vLLM's CPU platform expand into the tensor that it is given, whatever its type; before kernels are registered."""
+def mend_kernels() -> None:
+    """Makes vLLM's CPU platform expand into the tensor that it is given, and reject -1; before kernels are registered."""
     from vllm.utils import cpu_triton_utils
 
     cpu_triton_utils._expand_kernel_impl = _expand
+    accept = cpu_triton_utils._rejection_random_sample_kernel_impl
+    if not hasattr(accept, "rejects_placeholders"):  # plugins are loaded several times in some processes
+        cpu_triton_utils._rejection_random_sample_kernel_impl = _rejects_placeholders(accept)
 
 
 def _expand(
@@ -33,6 +42,57 @@ def _expand(
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1)).long()
     values = torch.where(input_val == replace_from, torch.as_tensor(replace_to, dtype=input_val.dtype), input_val)
     output.copy_(values.repeat_interleave(counts))
+
+
+def _rejects_placeholders(accept: Callable[..., None]) -> Callable[..., None]:
+    """Returns the kernel `accept` that also takes drafted tokens of -1: they are rejected, as if token 0 had lost its draw."""
+
+    def accept_tokens(
+        output_token_ids: Any,
+        cu_num_draft_tokens: Any,
+        draft_token_ids_D: Any,
+        draft_probs_DV: Any,
+        target_probs_DV: Any,
+        bonus_token_ids: Any,
+        recovered_token_ids_D: Any,
+        uniform_probs_D: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        accept(
+            output_token_ids,
+            cu_num_draft_tokens,
+            draft_token_ids_D.clamp(min=0),
+            draft_probs_DV,
+            target_probs_DV,
+            bonus_token_ids,
+            recovered_token_ids_D,
+            uniform_probs_D.masked_fill(draft_token_ids_D < 0, float("inf")),
+            *args,
+            **kwargs,
+        )
+
+    accept_tokens.rejects_placeholders = True  # pyright: ignore[reportFunctionMemberAccess]
+    return accept_tokens
+
+
+def draft_nothing_for_prompts() -> None:
+    """Makes vLLM's scheduler keep no places for drafted tokens behind the last token of a prompt."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    update = Scheduler._update_after_schedule
+
+    def update_without_places(self: Any, scheduler_output: Any) -> None:
+        new = {request.req_id for request in scheduler_output.scheduled_new_reqs}
+        new |= scheduler_output.scheduled_cached_reqs.resumed_req_ids
+        drafted = scheduler_output.scheduled_spec_decode_tokens
+        for request in new & drafted.keys():
+            num_places = len(drafted.pop(request))
+            scheduler_output.num_scheduled_tokens[request] -= num_places
+            scheduler_output.total_num_scheduled_tokens -= num_places
+        update(self, scheduler_output)
+
+    Scheduler._update_after_schedule = update_without_places
 
 
 def draft_by_seeds() -> None:

@@ -38,7 +38,7 @@ def register() -> None:
     pillow_images.take_pillow()
     label_random_weights()
     adapt_requests()
-    cpu_speculation.expand_in_place()
+    cpu_speculation.mend_kernels()
     if early_exit.wanted():
         early_exit.shorten_draft()
     enable_amx()

@@ -18,7 +18,7 @@ from vime.inside_vllm.adapter import score_with_adapters
 from vime.inside_vllm.cpu_delta_net import attend_in_any_type
 from vime.inside_vllm.cpu_integers import mend_integers
 from vime.inside_vllm.cpu_seeds import keep_seeds
-from vime.inside_vllm.cpu_speculation import draft_by_seeds
+from vime.inside_vllm.cpu_speculation import draft_by_seeds, draft_nothing_for_prompts
 from vime.inside_vllm.token_stream import enrich_streams
 from vime.processes.secret import VARIABLE, RequireSecret
 
@@ -47,6 +47,7 @@ def fork_on_cpu() -> None:
     keep_seeds()
     score_with_adapters()
     draft_by_seeds()
+    draft_nothing_for_prompts()
     mend_integers()
     routed_experts.report_on_cpu()
     if forced_tokens.wanted():
