@@ -26,6 +26,7 @@ from vime.serving.programs import SERVER
 from vime.sync.colocation import Colocation
 from vime.sync.delivery import WeightDelivery
 from vime.sync.fleet import Fleet
+from vime.sync.past_versions import PastVersions
 from vime.tasks import stop_within, together
 from vime.trainer.group import RANK, TrainerGroup
 from vime.trainer.learner import Learner
@@ -63,6 +64,7 @@ class Training(Learner):
         self._config, self._say = config, say
         self._colocation = Colocation(agents.serving, self.trainer, shared=takes_turns(config), lock=lock)
         self._delivery = WeightDelivery(config, agents.serving, self.trainer, self._colocation, policy)
+        self._past_versions = PastVersions(config, run_dir, agents.serving, self._colocation, policy)
         self.fleet = Fleet(config, run_dir, agents.serving, self._delivery, say=say, warn=warn)
 
     def watch(self) -> None:
@@ -114,7 +116,7 @@ class Training(Learner):
             self.agents.watches.check()
             self.policy.trained_version = version
             if (metrics := await self._delivery.sync(version))["sync/num_servers"]:
-                return metrics
+                return metrics | await self._past_versions.follow(version)
             self._say(f"version {version} of the weights reached no server: waiting for one to come back")
             deadline = min(deadline, time.monotonic() + self._config.serving.recovery_timeout_seconds)
             await self.agents.serving.until_one_is_ready(deadline=deadline)

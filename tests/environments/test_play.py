@@ -11,6 +11,7 @@ import pytest
 
 from tests.completing import context_with
 from vime.config import RolloutConfig, RunConfig
+from vime.environments.config import EnvironmentConfig
 from vime.environments.environment import IllegalMove, Observation, Outcome, in_split, load_environment, rows
 from vime.environments.play import play, reward
 from vime.errors import ConfigError
@@ -112,6 +113,15 @@ async def played(
         template=Sample(prompt=[], group_index=0, rollout_id=0, session_id="s"),
         sampling=Sampling(temperature=1.0, top_p=1.0),
     )
+
+
+def test_players_change_seats_from_row_to_row_and_a_row_may_have_its_own():
+    method = EnvironmentConfig(players={"one": "actor", "two": "opponent"}, rotate_players=True)
+    found = Counter(tuple(method.players_of({"key": f"game {n}"}).items()) for n in range(200))
+    assert set(found) == {(("one", "actor"), ("two", "opponent")), (("one", "opponent"), ("two", "actor"))}
+    assert min(found.values()) > 60
+    assert method.players_of({"key": "game 1"}) == method.players_of({"key": "game 1"}), "all attempts at a row are alike"
+    assert method.players_of({"key": "game 1", "players": {}}) == {}
 
 
 async def test_each_seat_has_its_own_sequence_reward_and_step_rewards(byte_tokenizer: Any):

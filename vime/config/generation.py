@@ -190,6 +190,18 @@ class SpeculativeConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class PastVersionsConfig:
+    """A pool of the trained model's earlier versions, from which a served model has its weights: opponents for self-play that do
+    not change with every step (arXiv 1710.03748, opponent sampling)."""
+
+    every: Natural = 0
+    """Steps after which the trained model's present version joins the pool, and the servers get one that is drawn from it; 0: the
+    served model keeps its checkpoint's weights."""
+    pool_size: Count = 8
+    """Versions in the pool, the newest ones; with 1 it is always the last one that has joined."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ServedModelConfig:
     """One served model and its servers."""
 
@@ -208,6 +220,8 @@ class ServedModelConfig:
     """Settings of `api=chat`, whose single address in `urls` looks like https://host/v1."""
     trained: bool = False
     """True if this is the trained model, which receives new weights after every training step."""
+    past_versions: PastVersionsConfig = field(default_factory=PastVersionsConfig)
+    """Earlier versions of the trained model as this model's weights."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """Sampling of a frozen model; the trained model has `rollout.temperature`, and `evaluation.*` in evaluations."""
     chat_template_args: dict[str, Any] = field(default_factory=dict)
@@ -244,6 +258,11 @@ class ServedModelConfig:
     """Speculative decoding of the model's servers."""
     vllm_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vLLM's server, passed unchanged: `block_size: 32` becomes `--block-size 32`."""
+
+    @property
+    def gets_weights(self) -> bool:
+        """True if the trainer's weights are brought to its servers, those of now or of an earlier version."""
+        return self.trained or self.past_versions.every > 0
 
 
 @dataclass(kw_only=True, slots=True)

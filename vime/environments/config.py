@@ -1,5 +1,8 @@
 """The settings of environments; importing this module registers `schema/method/environment` with Hydra."""
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,11 +29,24 @@ class EnvironmentConfig(MethodConfig):
     settings: dict[str, Any] = field(default_factory=dict)
     """Arguments with which the environment is made."""
     players: dict[str, str] = field(default_factory=dict)
-    """The served model that plays a seat, by the seat's name; every other seat is played by the trained model."""
+    """The served model that plays a seat, by the seat's name; every other seat is played by the trained model. A row with
+    `players` of its own is played by those."""
+    rotate_players: bool = False
+    """True if players change seats from row to row, by a hash of the row; `players` then names every seat."""
     max_turns: Count = 32
     """Most replies of an episode, of all seats together; it is then left, and its rewards count."""
     max_turn_tokens: Count = 512
     """Most tokens of a reply."""
+
+    def players_of(self, row: Mapping[str, Any]) -> Mapping[str, str]:
+        """The models of the seats in an episode of a row, by the seats' names; all attempts at one row have the same."""
+        if (own := row.get("players")) is not None:
+            return own
+        if not self.rotate_players:
+            return self.players
+        places = int.from_bytes(hashlib.sha256(json.dumps(row, sort_keys=True, default=str).encode()).digest()[:4])
+        seats, models = list(self.players), list(self.players.values())
+        return {seat: models[(number + places) % len(models)] for number, seat in enumerate(seats)}
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that the environment can be made, and that the players are there.
@@ -56,6 +72,11 @@ class EnvironmentConfig(MethodConfig):
             elif model not in config.serving.models:
                 remedy = f"is no served model: use {', '.join(config.serving.models)}, or add serving.models.{model}"
                 found.append(Problem(key=f"method.players.{seat}", value=model, remedy=remedy))
+        if self.rotate_players and (unnamed := [seat for seat in seats if seat not in self.players]):
+            remedy = (
+                f"players that change seats must all be named, and {', '.join(unnamed)} is not: use {ACTOR} for the trained model"
+            )
+            found.append(Problem(key="method.players", value=dict(self.players), remedy=remedy))
         if seats and all(self.players.get(seat, ACTOR) != ACTOR for seat in seats):
             remedy = "leave a seat to the trained model: without one there is nothing to learn"
             found.append(Problem(key="method.players", value=dict(self.players), remedy=remedy))

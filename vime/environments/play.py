@@ -34,7 +34,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         context,
         sample,
         environment,
-        players=method.players,
+        players=method.players_of(context.row),
         max_turns=method.max_turns,
         max_turn_tokens=method.max_turn_tokens,
     )
@@ -57,6 +57,7 @@ class _Seat:
 
     talk: Conversation
     model: str
+    """Name in `serving.models`."""
     num_turns: int = 0
     num_illegal: int = 0
     step_rewards: list[float] = field(default_factory=list)
@@ -193,12 +194,26 @@ def _samples(sample: Sample, seats: dict[str, _Seat], outcome: Outcome, end: Sto
         seat.num_turns and seat.num_illegal == seat.num_turns for seat in seats.values() if seat.model == ACTOR
     ):
         end = StopReason.MALFORMED
+    opponents = {
+        name: {
+            "model": seat.model,
+            "versions": sorted({int(version) for call in seat.talk.calls for version in call.turn.weight_versions}),
+        }
+        for name, seat in seats.items()
+        if seat.model != ACTOR
+    }
     result = {"rewards": rewards, "metrics": {name: float(value) for name, value in outcome.metrics.items()}}
     samples: list[Sample] = []
     for name, seat in seats.items():
         if seat.model != ACTOR:
             continue
-        about = {"outcome": result, "turns": seat.num_turns, "illegal_moves": seat.num_illegal, "step_rewards": seat.step_rewards}
+        about = {
+            "outcome": result,
+            "opponents": opponents,
+            "turns": seat.num_turns,
+            "illegal_moves": seat.num_illegal,
+            "step_rewards": seat.step_rewards,
+        }
         for each in seat.talk.samples(sample, **about):
             each.seat, each.stop_reason = name, outcome.end or end
             samples.append(each)

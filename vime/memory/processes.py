@@ -138,7 +138,7 @@ def reserved_bytes(config: RunConfig) -> float:
 
 def is_untied(config: RunConfig, model: ServedModelConfig) -> bool:
     """True if the servers of a model get embedding and head apart, which its checkpoint has as one: merged, they differ."""
-    trains = model.trained and config.mode is not Mode.eval and not sends_adapters(config)
+    trains = model.gets_weights and config.mode is not Mode.eval and not sends_adapters(config)
     return trains and unties(config.model, config.trainer.lora)
 
 

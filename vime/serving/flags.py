@@ -113,7 +113,7 @@ def server_arguments(
         "log_error_stack": False,  # of a dead engine's requests each would log the others' too, for seconds; its own stays
         "worker_extension_cls": "vime.inside_vllm.transfer.WeightReport",
         "weight_transfer_config": {"backend": BACKENDS[transport(config)]},
-        "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",
+        "dtype": config.trainer.precision.value if model.gets_weights or is_cpu(config) else "auto",
     }
     arguments |= quantization_arguments(model)
     drafts = speculative_config(model, checkpoint=checkpoint_of(config, model), awaits_weights=awaits_weights)

@@ -110,19 +110,19 @@ class Server(Keeper):
             self.forget(log=log)
             return await self.metrics()
 
-    async def sync(self, payload: WeightPayload) -> dict[str, float]:
-        """Brings a payload to the server and remembers it for restarts.
+    async def sync(self, payload: WeightPayload, *, is_past: bool = False) -> dict[str, float]:
+        """Brings a payload to the server and remembers it for restarts; one that `is_past` may be older than the last one.
 
         Returns `apply_payload`'s metrics, or nothing if the server is down: it gets the payload when it comes back.
         Raises WeightSyncError if it received other bytes, ServerError if it was given up.
         """
         self.raise_if_given_up()
         async with self._lock:
-            self._policy.expect(max(payload.version, self._policy.version), payload)
+            self._policy.expect(payload.version if is_past else max(payload.version, self._policy.version), payload)
             self._asked_for = None
             if self.is_ready:
                 async with self._restarted_on_failure(f"version {payload.version}"):
-                    return await self._apply(payload)
+                    return await self._apply(payload, keep_cache=self._keep_cache and not is_past)
             return {}
 
     async def begin_update(self, version: int) -> int:
@@ -235,7 +235,8 @@ class Server(Keeper):
     async def _restore(self) -> Fault | None:
         try:
             for payload in self._policy.payloads.values():
-                await self._apply(payload)
+                # It has answered with the checkpoint's weights, under the name of the version that was asked for.
+                await self._apply(payload, keep_cache=False)
         except (*UNREACHABLE, ServerError, WeightSyncError) as error:
             return "sync_failed", f"version {self._policy.version} after a restart: {describe(error)}"
         return None
@@ -248,7 +249,7 @@ class Server(Keeper):
         except (*UNREACHABLE, ServerError) as error:
             await self.restart("sync_failed", f"{doing}: {describe(error)}")
 
-    async def _apply(self, payload: WeightPayload) -> dict[str, float]:
+    async def _apply(self, payload: WeightPayload, *, keep_cache: bool) -> dict[str, float]:
         spec = self.process.spec
         return await apply_payload(
             self.http,
@@ -257,8 +258,7 @@ class Server(Keeper):
             name=spec.name,
             timeout_seconds=SYNC_TIMEOUT_SECONDS,
             asleep=self._is_asleep,
-            # After a restart it has answered with the checkpoint's weights, under the name of the version that was asked for.
-            keep_cache=self._keep_cache and self.is_ready,
+            keep_cache=keep_cache,
         )
 
     @property

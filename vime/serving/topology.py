@@ -75,7 +75,9 @@ class Serving:
         self.secret = secret or run_secret(config.cluster.host)
         self._config, self._run_dir, self._run_id = config, run_dir, run_id
         self._nodes = nodes
-        self._policy, self._awaits_weights = policy or Policy(), awaits_weights
+        self._awaits_weights = awaits_weights
+        self.policies = {name: policy or Policy() if model.trained else Policy() for name, model in config.serving.models.items()}
+        """The weights that the servers of each model should hold."""
         self._spare = spare or Spare()
         self._adapter = ""
         self._models = set(config.serving.models)
@@ -306,7 +308,7 @@ class Serving:
         for group in server_groups(name, model):
             for index in range(group.settings.num_replicas):
                 number = len(servers)
-                place, awaits = self._places[name][number], self._awaits_weights and group.settings.trained
+                place, awaits = self._places[name][number], self._awaits_weights and group.settings.gets_weights
                 arguments = server_arguments(
                     self._config, name, group.settings, number=number, role=group.role, awaits_weights=awaits
                 )
@@ -314,7 +316,7 @@ class Serving:
                     group,
                     self._take_port(name, group, index, place),
                     plan=partial(self._server_spec, f"{group.name}-{index}", group, place, arguments),
-                    policy=self._policy if group.settings.trained else Policy(),
+                    policy=self.policies[name],
                     starts_random=awaits
                     and (arguments.get("load_format") == DUMMY or awaits_adapter(self._config, group.settings)),
                     place=place,
