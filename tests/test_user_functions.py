@@ -75,6 +75,7 @@ def loss(config, logprobs, old_logprobs, advantages, mask, sequences):
 '''
 
 
+@pytest.mark.long
 def test_functions_of_the_user_replace_ours(tmp_path: Path):
     file = tmp_path / "mine.py"
     file.write_text(SOURCE)

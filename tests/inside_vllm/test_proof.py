@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from tests import chosen
 from tests.expert_models import save_experts
 from vime.config import Precision, ServingConfig, WeightTransfer
 from vime.errors import WeightSyncError
@@ -124,7 +125,7 @@ class Stack:
             await call(session, url, "/collective_rpc", timeout_seconds=30.0, body=body)
 
 
-@pytest.fixture(scope="module", params=list(DROPPED))
+@pytest.fixture(scope="module", params=chosen.parameters(DROPPED, {"experts"}))
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 

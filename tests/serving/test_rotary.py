@@ -56,6 +56,7 @@ def hugging_faces(folder: Path, tokens: list[int], num_sampled: int, rope: dict[
     return logprobs[range(len(tokens) - 1), tokens[1:]][-num_sampled:].tolist()
 
 
+@pytest.mark.long
 async def test_servers_agree_with_hugging_face_beyond_the_original_length_and_not_without_the_scaling(
     checkpoint_folders: dict[str, Path], ray_cluster: None, tmp_path: Path
 ) -> None:

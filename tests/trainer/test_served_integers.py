@@ -45,7 +45,7 @@ def distance(trainer: Any, tokens: list[list[int]], served: np.ndarray) -> float
     return float(np.abs(np.array([found[number] for number in range(len(tokens))]) - served).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_an_int8_server_is_as_close_as_one_without_integers(
     checkpoints: dict[str, Path],
     engine: Callable[..., Any],

@@ -118,7 +118,7 @@ def test_a_step_runs_on_a_server(tutorial: ServedTutorial, step: str):
         assert sum(log.figures["items_by_number_of_queries"]["series"]["share of items"]) == pytest.approx(1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.in_turn
 def test_a_loop_of_ones_own_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     asyncio.run(own_loop.main(f"output_dir={tmp_path}"))
