@@ -152,6 +152,13 @@ def inspect_ai(*, python: str, task: str, num_processes: int = 2, splits: bool =
     return Bridge(python=python, adapter=adapter, settings=own, num_processes=num_processes, splits=splits)
 
 
+def miniwob(task: str, *, python: str, num_processes: int = 1, splits: bool = True, **settings: Any) -> Bridge:
+    """A page of MiniWoB in a browser; `settings` are those of `foreign/miniwob_pages.py`."""
+    adapter = f"{FOREIGN / 'miniwob_pages.py'}:Pages"
+    own = {"task": task, **settings}
+    return Bridge(python=python, adapter=adapter, settings=own, num_processes=num_processes, splits=splits)
+
+
 class _Process:
     """One process in the other Python, which is started when it is needed and was lost."""
 

@@ -53,6 +53,7 @@ ADAPTERS = {
     "bridge": "vime.environments.bridge.Bridge",
     "verifiers": "vime.environments.bridge.verifiers",
     "inspect": "vime.environments.bridge.inspect_ai",
+    "miniwob": "vime.environments.bridge.miniwob",
 }
 """Environments of other packages: `NAME` or `NAME.TASK` in `method.environment`."""
 MOST_REPEATED = 2_000
