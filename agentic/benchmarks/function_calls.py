@@ -94,7 +94,7 @@ def _number(node: ast.expr) -> Any:
 
 
 def matches(calls: Sequence[Call], functions: Sequence[dict[str, Any]], allowed: Sequence[dict[str, Any]]) -> bool:
-    """True if each allowed answer is met by a call of its own, in any order, and there are no further calls."""
+    """True if each allowed answer takes a call of its own, the first that it allows, and there are no further calls."""
     if len(calls) != len(allowed):
         return False
     left = list(calls)

@@ -48,7 +48,7 @@ def sentences_in(text: str) -> int:
 
 
 def highlights_in(text: str) -> int:
-    """The number of parts between asterisks, of which bold ones count twice, as the authors count them."""
+    """The number of parts between asterisks; bold ones count twice, as in the authors' program."""
     single = [part for part in re.findall(r"\*[^\n\*]*\*", text) if part.strip("*").strip()]
     double = [part for part in re.findall(r"\*\*[^\n\*]*\*\*", text) if part[2:-2].strip()]
     return len(single) + len(double)

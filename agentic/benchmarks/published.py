@@ -36,7 +36,7 @@ class Source:
     hub: str = ""
     """The file in a data set of Hugging Face's hub, `OWNER/NAME@REVISION/FILE`; "" if it is not there."""
     get: str
-    """The way to get the file, for whoever does not have it."""
+    """The way to get the file, as a command or sentence without its full stop."""
 
     def read(self, folder: str, *, hub: bool) -> list[Item]:
         """The rows of the file, unchanged. Raises ConfigError if it is not there or cannot be read as rows."""

@@ -1,7 +1,6 @@
 """BFCL: calls read from text and from tools, the values that are allowed, and the published files."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +137,6 @@ def gold(item: dict[str, Any]) -> str:
         ((name, allowed),) = answer.items()
         given = {key: value(options[0]) for key, options in allowed.items() if "" not in options}
         calls.append(f"{name}({', '.join(f'{key}={item!r}' for key, item in given.items())})")
-    random.Random(0).shuffle(calls)
     return f"[{', '.join(calls)}]"
 
 
