@@ -73,3 +73,18 @@ def test_some_items_are_drawn_by_the_seed_in_their_order(tmp_path: Path):
     few = [[row["answer"] for row in benchmark.rows(split="eval", num_items=5, seed=seed)] for seed in (0, 0, 1)]
     assert few[0] == few[1] != few[2] and few[0] == sorted(few[0], key=int)
     assert len(drawn(items, 50, 0)) == len(drawn(items, None, 0)) == 40
+
+
+def test_the_hubs_file_is_read_at_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[str, str, str | None]] = []
+    file = Path(written(tmp_path, "test.jsonl", [{"question": "2 + 2?", "answer": "so\n#### 4"}])) / "test.jsonl"
+
+    def download(repository: str, name: str, *, repo_type: str, revision: str | None) -> str:
+        assert repo_type == "dataset"
+        asked.append((repository, name, revision))
+        return str(file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    (row,) = generated("agentic.benchmarks.maths_problems.Gsm8k", None, hub=True, folder="/no/such/folder")
+    assert row["answer"] == "4"
+    assert asked == [("openai/gsm8k", "main/test-00000-of-00001.parquet", "cc7b047b6e5bb11b4f1af84efc572db110a51b3c")]
