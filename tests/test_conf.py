@@ -156,7 +156,7 @@ def test_resume_finds_the_newest_run_of_the_name(tmp_path: Path, monkeypatch: py
 
 def test_the_readme_names_every_group_and_option():
     text = (CONF / "README.md").read_text()
-    for group in ("model", "method", "algorithm", "cluster", "logger", "experiment", "sweep"):
+    for group in ("model", "method", "algorithm", "cluster", "logger", "experiment", "benchmark", "sweep"):
         for option in options(group):
             assert re.search(rf"`?{re.escape(option)}\b", text), f"{group}={option}"
 
@@ -167,6 +167,6 @@ def test_help_shows_commands_and_every_option_without_importing_torch():
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert shown.returncode == 0, shown.stderr
     assert "python -m vime.run +method=memagent" in shown.stdout
-    for group in ("model", "method", "algorithm", "cluster", "logger", "experiment", "sweep"):
+    for group in ("model", "method", "algorithm", "cluster", "logger", "experiment", "benchmark", "sweep"):
         for option in options(group):
             assert option in shown.stdout, f"{group}={option}"

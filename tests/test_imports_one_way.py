@@ -15,7 +15,9 @@ OF_ALL_METHODS = {"integrations"}
 """Folders beside those of the methods, which every method may use."""
 TUTORIAL = {"tutorial"}
 """Uses the task of a method."""
-METHODS = sorted({file.parent.name for file in AGENTIC.glob("*/__init__.py")} - OF_ALL_METHODS - TUTORIAL)
+BENCHMARKS = {"benchmarks"}
+"""Scores models on tasks that methods have: RULER and τ²-bench."""
+METHODS = sorted({file.parent.name for file in AGENTIC.glob("*/__init__.py")} - OF_ALL_METHODS - TUTORIAL - BENCHMARKS)
 FLOORS = (
     {"blame", "errors", "machine", "surroundings", "tasks", "thinking", "threads", "vllm_parts"},
     {"types"},

@@ -1,0 +1,1 @@
+"""Published benchmarks as environments, for `+benchmark=NAME`."""
