@@ -82,58 +82,60 @@ class Match:
     """One match; `first` is to move in the row's position."""
 
     def __init__(self, game: TwoPlayerGame, row: Row) -> None:
-        self._game, self._position = game, str(row["position"])
+        self._game, self.position = game, str(row["position"])
         self._opponent, self._seat = row.get("opponent", ""), row.get("seat")
         self._chance = random.Random(f"{row['key']}/{self._opponent}")
         self._num_moves = 0
-        self._illegal = dict.fromkeys(SEATS, 0)
+        self._illegal: dict[str, int] = dict.fromkeys(SEATS, 0)
         self._is_wrong = False
 
     def observe(self) -> Observation | None:
         """The position for the seat that is to move, after the move of a program; the rules come before a seat's first."""
-        if self._opponent and self._mover != self._seat and not self._is_over:
+        if self._opponent and self.mover != self._seat and not self._is_over:
             choose = self._game.best if self._opponent == "perfect" else self._game.moves
-            self._move(self._chance.choice(choose(self._position)))
+            self._move(self._chance.choice(choose(self.position)))
         if self._is_over:
             return None
-        shown = self._game.shown(self._position)
+        shown = self._game.shown(self.position)
         content = [{"role": "user", "content": f"Illegal. {shown}" if self._is_wrong else shown}]
         if self._num_moves < len(SEATS) and not self._is_wrong:
             content.insert(0, {"role": "system", "content": self._game.rules})
-        return Observation(seat=self._mover, content=content)
+        return Observation(seat=self.mover, content=content)
 
     def act(self, reply: Reply) -> None:
         """A move, which is the whole reply. Raises IllegalMove; the next observation says so, unless the match is lost by it."""
         move = reply.text.strip()
-        self._is_wrong = move not in self._game.moves(self._position)
+        self._is_wrong = move not in self._game.moves(self.position)
         if self._is_wrong:
             self._illegal[reply.seat] += 1
             raise IllegalMove
         self._move(move)
 
     @property
+    def mover(self) -> str:
+        """The seat that is to move."""
+        return SEATS[self._num_moves % 2]
+
+    @property
     def moves(self) -> list[str]:
         """The legal moves of the seat that is to move; none once the match is over."""
-        return [] if self._loser_by_illegal else self._game.moves(self._position)
+        return [] if self._loser_by_illegal else self._game.moves(self.position)
 
     def outcome(self) -> Outcome:
         """1 for the winner and -1 for the loser, 0 in a draw and in a match that was left.
 
-        Metrics of a match against a program are `strict`, the model's points (1, in a draw 0.5), and of one of the model with
-        itself `won_first`; of both `draw`, and `illegal`, which is 1 if illegal moves lost the match.
+        Metrics of a match against a program are `strict`, the model's points (1 for a win, 0.5 for a draw), and of one of the
+        model with itself `won_first`; of both `draw`, and `illegal`, which is 1 if illegal moves lost the match.
         """
         winner = self._winner
+        draw = float(self._is_over and winner is None)
         rewards = {seat: 0.0 if winner is None else 1.0 if seat == winner else -1.0 for seat in SEATS}
-        metrics = {"draw": float(winner is None), "illegal": float(self._loser_by_illegal is not None)}
+        metrics = {"draw": draw, "illegal": float(self._loser_by_illegal is not None)}
         if self._opponent:
-            metrics["strict"] = (1 + rewards[str(self._seat)]) / 2
+            metrics["strict"] = 1.0 if winner == self._seat else draw / 2
         else:
             metrics["won_first"] = float(winner == SEATS[0])
         return Outcome(rewards=rewards, metrics=metrics)
-
-    @property
-    def _mover(self) -> str:
-        return SEATS[self._num_moves % 2]
 
     @property
     def _loser_by_illegal(self) -> str | None:
@@ -145,8 +147,8 @@ class Match:
 
     @property
     def _winner(self) -> str | None:
-        loser = self._loser_by_illegal or (self._mover if self._is_over and self._game.has_lost(self._position) else None)
+        loser = self._loser_by_illegal or (self.mover if self._is_over and self._game.has_lost(self.position) else None)
         return None if loser is None else SEATS[1 - SEATS.index(loser)]
 
     def _move(self, move: str) -> None:
-        self._position, self._num_moves = self._game.after(self._position, move), self._num_moves + 1
+        self.position, self._num_moves = self._game.after(self.position, move), self._num_moves + 1

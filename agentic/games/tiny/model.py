@@ -23,6 +23,7 @@ def build_tokenizer() -> Qwen2Tokenizer:
 def build_model(tokenizer: Qwen2Tokenizer, *, seed: int = 0) -> Qwen2ForCausalLM:
     """Return the untrained model of 0.16 million parameters in float32; the weights depend on the seed only."""
     assert len(tokenizer) <= NUM_TOKENS, f"{len(tokenizer)} tokens do not fit into {NUM_TOKENS}"
+    vocabulary = tokenizer.get_vocab()
     config = Qwen2Config(
         vocab_size=NUM_TOKENS,
         hidden_size=64,
@@ -33,9 +34,9 @@ def build_model(tokenizer: Qwen2Tokenizer, *, seed: int = 0) -> Qwen2ForCausalLM
         max_position_embeddings=tiny_model.MAX_POSITIONS,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
+        pad_token_id=vocabulary[tiny_model.PAD],
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=vocabulary[tiny_model.END],
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]):
