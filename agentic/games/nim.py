@@ -19,7 +19,7 @@ LARGEST = 4
 
 
 class Nim(TwoPlayerGame):
-    """Nim from drawn positions with at least two heaps, of which every second one is lost for the player who begins.
+    """Nim from drawn positions with at least two heaps; every second one is lost for the player who begins.
 
     Against a program the model has the seat that can win.
     """

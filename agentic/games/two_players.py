@@ -31,7 +31,7 @@ class TwoPlayerGame(ABC):
     seats = SEATS
     name: str
     rules: str
-    """The rules in a few words, as each seat is told them."""
+    """The rules in a few words, for the first message of each seat."""
 
     def __init__(self, *, opponent: str = "") -> None:
         """`opponent` is that of this environment's rows: `random`, `perfect`, or none. Raises ConfigError for another."""
