@@ -12,14 +12,13 @@ from functools import reduce
 from operator import xor
 
 from agentic.games.two_players import Side, TwoPlayerGame
+from vime.errors import ConfigError, Problem
 
 HEAPS = "abc"
-LARGEST = 4
-"""Most pieces of a heap."""
 
 
 class Nim(TwoPlayerGame):
-    """Nim from drawn positions with at least two heaps; every second one is lost for the player who begins.
+    """Nim from drawn positions; every second one is lost for the player who begins.
 
     Against a program the model has the seat that can win.
     """
@@ -27,12 +26,20 @@ class Nim(TwoPlayerGame):
     name = "nim"
     rules = "Take letters of one kind. The last one wins."
 
+    def __init__(self, *, opponent: str = "", largest: int = 3) -> None:
+        """`largest` is the most pieces of a heap. Raises ConfigError for less than 1, and for an opponent that there is not."""
+        super().__init__(opponent=opponent)
+        if largest < 1:
+            remedy = "leaves nothing to take: use 1 or more"
+            raise ConfigError([Problem(key="method.settings.largest", value=largest, remedy=remedy)])
+        self.largest = largest
+
     def start(self, number: int) -> tuple[str, Side]:
         """A position that seat `first` wins in an even match and `second` in an odd one, and that seat."""
         chance, is_lost = random.Random(f"nim/{number}"), number % 2
         while True:
-            heaps = [chance.randint(0, LARGEST) for _ in HEAPS]
-            if sum(map(bool, heaps)) > 1 and (not reduce(xor, heaps)) == is_lost:
+            heaps = [chance.randint(0, self.largest) for _ in HEAPS]
+            if any(heaps) and (not reduce(xor, heaps)) == is_lost:
                 return " ".join(letter * heap for letter, heap in zip(HEAPS, heaps) if heap), 1 if is_lost else 0
 
     def moves(self, position: str) -> list[str]:

@@ -8,7 +8,7 @@ import random
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.games.nim import HEAPS, LARGEST, Nim
+from agentic.games.nim import HEAPS, Nim
 from agentic.games.tictactoe import CELLS, TicTacToe
 from agentic.games.two_players import TwoPlayerGame
 from vime.environments.environment import IllegalMove, Reply
@@ -17,6 +17,8 @@ from vime.types import Message, Sample
 
 ILLEGAL = 0.05
 """Share of replies that are drawn from all words, legal or not."""
+LARGEST = 4
+"""Most pieces of a heap of Nim."""
 WORDS = {"nim": [letter * number for letter in HEAPS for number in range(1, LARGEST + 1)], "tictactoe": list(CELLS)}
 """All moves of a game, by its name."""
 
@@ -40,7 +42,7 @@ def conversations(game: TwoPlayerGame, number: int, chance: random.Random) -> li
 def texts() -> list[str]:
     """Texts that the model reads and writes, from which the vocabulary is made."""
     chance = random.Random("vocabulary")
-    matches = [conversations(game, number, chance) for game in (Nim(), TicTacToe()) for number in range(200)]
+    matches = [conversations(game, number, chance) for game in (Nim(largest=LARGEST), TicTacToe()) for number in range(200)]
     spoken = [word for words in WORDS.values() for word in words]
     return spoken + [message["content"] for match in matches for told in match for message in told]
 
@@ -48,7 +50,7 @@ def texts() -> list[str]:
 def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
     """Return the batch of one step of num_steps, about num_tokens tokens."""
     chance = random.Random(f"games/{seed}/{step}")
-    games = (Nim(), TicTacToe())
+    games = (Nim(largest=LARGEST), TicTacToe())
 
     def make() -> list[Demonstration]:
         told = conversations(chance.choice(games), chance.randrange(2**20), chance)

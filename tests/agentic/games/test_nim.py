@@ -5,13 +5,14 @@ import random
 
 import pytest
 
-from agentic.games.nim import HEAPS, LARGEST, Nim, nim_sum
+from agentic.games.nim import HEAPS, Nim, nim_sum
 from agentic.games.two_players import SEATS
 from vime.environments.environment import Reply
+from vime.errors import ConfigError
 
 POSITIONS = [
     " ".join(letter * heap for letter, heap in zip(HEAPS, heaps) if heap)
-    for heaps in itertools.product(range(LARGEST + 1), repeat=len(HEAPS))
+    for heaps in itertools.product(range(5), repeat=len(HEAPS))
     if any(heaps)
 ]
 
@@ -53,5 +54,11 @@ def test_the_perfect_player_never_loses_from_a_position_that_it_can_win():
 def test_either_seat_can_win_in_half_of_the_matches_and_the_model_has_that_seat(split: str):
     rows = list(Nim(opponent="random").rows(split=split, num_items=200, seed=5))  # type: ignore[arg-type]
     for row in rows:
-        assert row["seat"] == SEATS[0 if nim_sum(row["position"]) else 1] and len(row["position"].split()) > 1
+        assert row["seat"] == SEATS[0 if nim_sum(row["position"]) else 1]
+        assert all(len(heap) <= 3 for heap in row["position"].split())
     assert 70 < sum(row["seat"] == "first" for row in rows) < 130
+
+
+def test_a_largest_heap_without_pieces_is_refused():
+    with pytest.raises(ConfigError, match=r"method.settings.largest"):
+        Nim(largest=0)
