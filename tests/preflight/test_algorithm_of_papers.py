@@ -10,6 +10,8 @@ from vime.config import (
     Aggregation,
     AlgorithmConfig,
     AlgorithmName,
+    Baseline,
+    Comparison,
     DistillationConfig,
     KLEstimator,
     Normalization,
@@ -48,6 +50,14 @@ MULTI_AGENT: dict[str, Any] = {
     "clip_high": 0.28,
     "aggregation": Aggregation.rollout,
     **NO_KL,
+}
+SELF_PLAY: dict[str, Any] = {
+    "name": AlgorithmName.custom,
+    "baseline": Baseline.running,
+    "comparison": Comparison.seat,
+    "normalization": Normalization.none,
+    "kl_coefficient": 0.2,
+    "kl_estimator": KLEstimator.k3,
 }
 OF_METHODS: dict[str, dict[str, Any]] = {
     "memagent": MEMAGENT,
@@ -96,6 +106,8 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     "smollm2_reasoning_gym": DAPO,
     **{f"database_tiny{name}": GRPO for name in ("", "_strands")},
     "database_tiny_sft": SFT,
+    **{f"{game}_tiny": SELF_PLAY for game in ("nim", "tictactoe")},
+    "games_tiny_sft": SFT,
     "tutorial": GRPO,
     "strands_qwen3_8b": RETOOL,
     **{f"multi_agent_{name}": MULTI_AGENT for name in ("qwen3_30b_a3b", "qwen3_4b", "frozen_selector", "tiny_one_solver")},

@@ -124,3 +124,11 @@ def test_the_first_steps_say_little_about_shares():
         watch = Watch()
         new = [step for step in range(1, 10) if [alarm.name for alarm in watch.step(step, {metric: 0.9})] == [name]]
         assert new == [5]
+
+
+def test_the_mean_reward_of_a_game_that_one_wins_and_the_other_loses_may_be_flat():
+    first = [0.3 * (step % 3) - 0.3 for step in STEPS]
+    match = {"reward/mean": (STEPS, [0.0] * 60), "reward/reward_first": (STEPS, first)}
+    assert alarms(healthy() | match | {"reward/reward_second": (STEPS, [-value for value in first])}) == []
+    found = alarms(healthy() | match | {"reward/reward_second": (STEPS, first)})
+    assert [alarm.name for alarm in found] == ["the reward is flat"]

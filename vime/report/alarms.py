@@ -15,6 +15,8 @@ WINDOW = 10
 """Steps over which the last values are averaged."""
 MIN_STEPS = 20
 """A curve of fewer steps is neither flat nor collapsed."""
+SEAT = "reward/reward_"
+"""Beginning of the metrics of seats, the rewards of one each."""
 REWARD, ENTROPY = "reward/mean", "train/entropy"
 SHORT = 5
 """Steps of a window in which something may have begun lately."""
@@ -59,7 +61,7 @@ def flat(curves: dict[str, Curve]) -> Alarm | None:
     if len(values) < MIN_STEPS:
         return None
     first, last = values[:WINDOW], values[-WINDOW:]
-    if _is_solved(curves):
+    if _is_solved(curves) or _is_zero_sum(curves):
         return None
     noise = math.hypot(stdev(first), stdev(last)) / math.sqrt(WINDOW)
     if abs(fmean(last) - fmean(first)) > 2 * noise + 1e-9:
@@ -278,6 +280,12 @@ def _is_solved(curves: dict[str, Curve]) -> bool:
     """True if nearly all of the last rollouts are right, after which answers and gradients mean little."""
     rewards = _values(curves, REWARD)[-SHORT:]
     return bool(rewards) and fmean(rewards) > 0.95
+
+
+def _is_zero_sum(curves: dict[str, Curve]) -> bool:
+    """True if what a seat wins the others lose, so that the mean reward cannot rise."""
+    seats = [_values(curves, metric) for metric in curves if metric.startswith(SEAT)]
+    return len(seats) > 1 and all(abs(math.fsum(rewards)) < 1e-6 for rewards in zip(*seats))
 
 
 def _values(curves: dict[str, Curve], metric: str) -> list[float]:

@@ -168,16 +168,22 @@ def build_model(tokenizer: Qwen2Tokenizer, *, seed: int = 0) -> "Qwen2ForCausalL
     return model
 
 
-def write_checkpoint(out_dir: Path, tokenizer: Qwen2Tokenizer, *, seed: int = 0) -> None:
+def write_checkpoint(
+    out_dir: Path, tokenizer: Qwen2Tokenizer, *, seed: int = 0, make_model: Callable[..., "Qwen2ForCausalLM"] = build_model
+) -> None:
     """Write tokenizer, configuration and random weights to a folder."""
-    build_model(tokenizer, seed=seed).save_pretrained(out_dir)
+    make_model(tokenizer, seed=seed).save_pretrained(out_dir)
     tokenizer.save_pretrained(out_dir)
 
 
-def run_as_program(description: str | None, make_tokenizer: Callable[[], Qwen2Tokenizer]) -> None:
+def run_as_program(
+    description: str | None,
+    make_tokenizer: Callable[[], Qwen2Tokenizer],
+    make_model: Callable[..., "Qwen2ForCausalLM"] = build_model,
+) -> None:
     """Read the command line, `OUT_DIR [--seed 0]`, and write the checkpoint."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out_dir", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    write_checkpoint(arguments.out_dir, make_tokenizer(), seed=arguments.seed)
+    write_checkpoint(arguments.out_dir, make_tokenizer(), seed=arguments.seed, make_model=make_model)
