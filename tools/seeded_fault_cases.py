@@ -621,6 +621,18 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/agentic/integrations/test_lightning_bridge.py",),
     ),
     Fault(
+        file="agentic/benchmarks/written_functions.py",
+        old="bool(lines) and lines[-1] == mark",
+        new="bool(lines)",
+        tests=("tests/agentic/benchmarks/test_written_functions.py",),
+    ),
+    Fault(
+        file="agentic/games/nim.py",
+        old="if not nim_sum(self.after(position, move))]",
+        new="if nim_sum(self.after(position, move))]",
+        tests=("tests/agentic/games/test_nim.py",),
+    ),
+    Fault(
         file="agentic/memagent/chunks.py",
         old="chunks = chunks[:head] + chunks[len(chunks) - (max_chunks - head) :]",
         new="chunks = chunks[:max_chunks]",

@@ -75,7 +75,9 @@ class TwoPlayerGame(ABC):
     def _row(self, number: int) -> Row:
         position, side = self.start(number)
         row = {"key": f"{self.name}, match {number}", "number": number, "position": position}
-        return {**row, "opponent": self.opponent, "seat": SEATS[side]} if self.opponent else row
+        if not self.opponent:
+            return row
+        return {**row, "opponent": self.opponent, "seat": SEATS[side], "players": {}}  # whoever plays the training's matches
 
 
 class Match:
