@@ -12,6 +12,7 @@ import pytest
 from vime.errors import ServerError
 from vime.preflight.compose import compose_run
 from vime.serving.topology import Serving
+from vime.sync.past_versions import PastVersions
 from vime.system import Training
 from vime.tasks import Watches
 from vime.weights.policy import Policy
@@ -51,6 +52,8 @@ def system_of(delivery: Any, servers: Any, folder: Path) -> tuple[Training, list
     system.agents, system._config, system._say, system._delivery = agents, config, said.append, delivery
     fleet: Any = SimpleNamespace(steady=asyncio.Lock())
     system.policy, system.fleet = Policy(), fleet
+    unused: Any = SimpleNamespace()
+    system._past_versions = PastVersions(config, folder, servers, unused, system.policy)
     return system, said
 
 
