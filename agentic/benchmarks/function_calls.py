@@ -36,7 +36,7 @@ def calls_in(reply: str) -> list[Call]:
     try:
         body = ast.parse(text.strip().strip("'"), mode="eval").body
         return [_call(node) for node in ([body] if isinstance(body, ast.Call) else getattr(body, "elts", [None]))]
-    except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
+    except (SyntaxError, RecursionError, MemoryError, TypeError, OverflowError) as error:
         raise ValueError(f"no function calls: {error}") from error
 
 

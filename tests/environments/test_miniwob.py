@@ -81,7 +81,7 @@ async def test_a_page_is_read_as_text_and_used_until_it_ends(byte_tokenizer: Any
 
 
 async def test_what_is_no_action_is_said_and_an_episode_ends_after_its_actions(byte_tokenizer: Any, pages: Bridge):
-    rollout = await used(byte_tokenizer, pages, ["hello", "click 9", "select 2 green", "type 1 x"])
+    rollout = await used(byte_tokenizer, pages, ["click ²", "click 9", "select 2 green", "type 1 x"])
     assert not rollout.error and rollout.stop_reason is StopReason.TURN_LIMIT
     assert (rollout.reward, rollout.metrics["solved"], rollout.metrics["wrong_actions"]) == (0.0, 0.0, 0.75)
     text = byte_tokenizer.decode(rollout.samples[0].tokens)

@@ -132,3 +132,6 @@ def test_the_mean_reward_of_a_game_that_one_wins_and_the_other_loses_may_be_flat
     assert alarms(healthy() | match | {"reward/reward_second": (STEPS, [-value for value in first])}) == []
     found = alarms(healthy() | match | {"reward/reward_second": (STEPS, first)})
     assert [alarm.name for alarm in found] == ["the reward is flat"]
+    never = [0.0] * 60
+    found = alarms(healthy() | match | {"reward/reward_first": (STEPS, never), "reward/reward_second": (STEPS, never)})
+    assert [alarm.name for alarm in found] == ["the reward is flat"], "nothing was ever won"

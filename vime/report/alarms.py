@@ -285,7 +285,8 @@ def _is_solved(curves: dict[str, Curve]) -> bool:
 def _is_zero_sum(curves: dict[str, Curve]) -> bool:
     """True if what a seat wins the others lose, so that the mean reward cannot rise."""
     seats = [_values(curves, metric) for metric in curves if metric.startswith(SEAT)]
-    return len(seats) > 1 and all(abs(math.fsum(rewards)) < 1e-6 for rewards in zip(*seats))
+    are_rewarded = any(reward for rewards in seats for reward in rewards)
+    return are_rewarded and len(seats) > 1 and all(abs(math.fsum(rewards)) < 1e-6 for rewards in zip(*seats))
 
 
 def _values(curves: dict[str, Curve], metric: str) -> list[float]:

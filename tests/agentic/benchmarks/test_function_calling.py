@@ -154,3 +154,9 @@ def test_allowed_answers_of_the_published_files_score_1():
     silent = [row for row in found if row["item"]["category"] in NO_ANSWERS]
     assert rewards(benchmark, silent, lambda row: "None fits.") == [1.0] * 240
     assert json.dumps(found)
+
+
+@pytest.mark.parametrize("said", [f"[area(base=1{'0' * 400}/3)]", "[area(base={[]: 1})]", "[" * 500])
+def test_a_reply_that_python_cannot_compute_is_no_call(said: str):
+    with pytest.raises(ValueError, match="no function calls"):
+        calls_in(said)

@@ -26,8 +26,11 @@ INSTRUCTIONS = """You use a web page. Reply with one action:
 click NUMBER
 type NUMBER TEXT
 select NUMBER OPTION"""
-WAIT_SECONDS = 10.0
 ACTION_SECONDS = 2.0
+REPLY_SECONDS = 24 * 3600.0
+"""Most time of a reply; the rollout's own limit comes before it."""
+NO_LIMIT = 2**31 - 1
+"""Milliseconds of a page's own time limit, the longest that browsers have: servers that are slow are not the agent's fault."""
 SETTLE_SECONDS = 0.05
 """Wait after an action, in which a page reacts to it."""
 LIST = """() => {
@@ -52,9 +55,9 @@ LIST = """() => {
 }"""
 """Numbers the visible elements of a page in its order, and describes them."""
 STATE = "() => ({ done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL })"
-BEGIN = """([seed, milliseconds]) => {
+BEGIN = """([seed, limit]) => {
   Math.seedrandom(String(seed));
-  core.EPISODE_MAX_TIME = milliseconds;
+  core.EPISODE_MAX_TIME = limit;
   core.startEpisodeReal();
 }"""
 
@@ -62,10 +65,10 @@ BEGIN = """([seed, milliseconds]) => {
 class Pages:
     """One task of MiniWoB, for example `Pages("click-test-2")`; a row is a seed, which draws the page."""
 
-    def __init__(self, task, browser=None, pages=None, max_actions=8, at_once=4, page_seconds=600.0):
+    def __init__(self, task, browser=None, pages=None, max_actions=8, at_once=4):
         """`browser` is the path of a Chromium, `pages` a folder with TASK.html in place of the package's.
 
-        `max_actions` replies end an episode, as `page_seconds` do. Raises ValueError if one of them is not there.
+        `max_actions` replies end an episode. Raises ValueError if one of them is not there.
         """
         if pages is None:
             found = importlib.util.find_spec("miniwob")  # which is not imported: it needs more packages than its pages do
@@ -78,9 +81,9 @@ class Pages:
         self.browser = browser or next(filter(None, map(shutil.which, BROWSERS)), None)
         if self.browser is None:
             raise ValueError("there is no Chromium: install the package chromium, or give its path (browser)")
-        self.task, self.max_actions, self.at_once, self.page_seconds = task, max_actions, at_once, page_seconds
+        self.task, self.max_actions, self.at_once = task, max_actions, at_once
         self.threads = ThreadPoolExecutor(at_once)
-        self.opening = None
+        self.playwright, self.opening = None, None
 
     def rows(self, seed):
         """A row for each seed, without an end."""
@@ -96,7 +99,7 @@ class Pages:
         try:
             await page.goto(f"file://{self.page}")
             await page.wait_for_function("typeof genProblem === 'function' && core.cover_div !== null")
-            await page.evaluate(BEGIN, [row["seed"], int(1000 * self.page_seconds)])
+            await page.evaluate(BEGIN, [row["seed"], NO_LIMIT])
             await page.wait_for_function("WOB_TASK_READY")
             return await self._played(page, seats["agent"])
         finally:
@@ -138,7 +141,7 @@ class Pages:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
         def call():
-            with opener.open(request) as answer:
+            with opener.open(request, timeout=REPLY_SECONDS) as answer:
                 return json.load(answer)
 
         answer = await asyncio.get_running_loop().run_in_executor(self.threads, call)
@@ -155,15 +158,15 @@ class Pages:
         return await asyncio.shield(self.opening)
 
     async def _start(self):
-        playwright = await async_playwright().start()
-        return await playwright.chromium.launch(executable_path=self.browser, args=["--no-sandbox", "--disable-gpu"])
+        self.playwright = self.playwright or await async_playwright().start()
+        return await self.playwright.chromium.launch(executable_path=self.browser, args=["--no-sandbox", "--disable-gpu"])
 
 
 async def _done(page, reply):
     """Does the action of a reply; returns what was wrong with it, or an empty text."""
     verb, _, rest = reply.strip().splitlines()[0].partition(" ") if reply.strip() else ("", "", "")
     number, _, text = rest.strip().partition(" ")
-    if verb not in ("click", "type", "select") or not number.isdigit():
+    if verb not in ("click", "type", "select") or not number.isdecimal():
         return "That is no action.\n"
     element = page.locator(f'[data-number="{int(number)}"]')
     if not await element.count():
