@@ -90,6 +90,7 @@ async def test_what_is_no_action_is_said_and_an_episode_ends_after_its_actions(b
 
 
 async def test_a_browser_that_dies_is_started_again(byte_tokenizer: Any, pages: Bridge):
+    assert (await used(byte_tokenizer, pages, ["click 3"])).reward == -1.0
     browser = next(
         process
         for process in processes_of(pages)
