@@ -68,7 +68,7 @@ async def main() -> int:
 
             async def run(name: str, seed: int) -> tuple[Recorded, float]:
                 started, client = time.monotonic(), ServiceClient(service.url, http, key=f"tml-{name}")
-                await client.open(rank=8, seed=seed)
+                await client.open()
                 found = await record(client, service.folder, num_rounds=options.rounds, num_samples=2, seed=seed)
                 await client.post(f"sessions/{client.session}/finish", {})
                 return found, time.monotonic() - started
@@ -110,7 +110,7 @@ async def flood(url: str, http: aiohttp.ClientSession, sent: Counter[str]) -> No
     """Trains and samples as fast as it can, on three models, and never asks for a result."""
     clients = [ServiceClient(url, http, key="tml-flood") for _ in range(3)]
     for number, client in enumerate(clients):
-        await client.open(rank=16, seed=number)
+        await client.create_model(rank=16, seed=number)
     tokens = np.arange(1, 200)
     data = [{"tokens": tokens, "target_tokens": tokens, "weights": np.ones(len(tokens))}] * 8
     numbers = Counter[str]()
@@ -131,7 +131,7 @@ async def flood(url: str, http: aiohttp.ClientSession, sent: Counter[str]) -> No
 async def nonsense(url: str, http: aiohttp.ClientSession, sent: Counter[str]) -> None:
     """Sends large, malformed and impossible bodies in turn."""
     client = ServiceClient(url, http, key="tml-nonsense")
-    await client.open(rank=4, seed=0)
+    await client.create_model(rank=4, seed=0)
     number = 0
     tokens = [1, 2, 3]
     wrong = [
@@ -160,7 +160,7 @@ async def nonsense(url: str, http: aiohttp.ClientSession, sent: Counter[str]) ->
 async def fuzz(url: str, http: aiohttp.ClientSession, number: int, memory: Any) -> Fuzzed:
     """Sends random and mutated bodies, a few at a time; then its sessions fall silent."""
     client, generator = ServiceClient(url, http, key="tml-fuzz"), random.Random(0)
-    await client.open(rank=4, seed=0)
+    await client.create_model(rank=4, seed=0)
     found, before, ids = Fuzzed(statuses=Counter(), slowest=0.0, grown=0), 0, iter(range(number))
 
     async def sender() -> None:

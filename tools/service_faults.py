@@ -1,12 +1,13 @@
 """Breaks a training service while a client trains on it, and compares every answer and the weights at the end.
 
-    python tools/service_faults.py [--rounds 6] [--only orders kills] [--free] [--markdown results/service_faults.md]
+    python tools/service_faults.py [--client PYTHON] [--rounds 6] [--only orders kills] [--free] [--markdown PATH]
 
-A recipe is recorded with a service that nothing disturbs: rounds of samples, training calls and a step. `orders` makes its
-requests again, each twice, in several orders of arrival; `kills` makes them again while service, trainer and server are ended by
-SIGKILL at ten points, with the service started again by the same command as often as it is gone. The service is deterministic
-(`service.deterministic=true`), and the exit code is 1 if one bit of an answer or of the weights differs. With `--free` it is not:
-then weights may differ by 1e-5, and answers by what rounding does to samples.
+A recipe is recorded with a service that nothing disturbs: rounds of samples, training calls and a step. With `--client`, the
+interpreter of an environment with tinker-cookbook, it is that library's `math_rl`, whose requests the SDK makes. `orders` makes
+the recorded requests again, each twice, in several orders of arrival; `kills` makes them again while service, trainer and server
+are ended by SIGKILL at ten points, with the service started again by the same command as often as it is gone. The service is
+deterministic (`service.deterministic=true`), and the exit code is 1 if one bit of an answer or of the weights differs. With
+`--free` it is not: then weights may differ by 1e-5, and answers by what rounding does to samples.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,17 +26,24 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from bench_rows import Result, circumstances
+from bench_rows import ROOT, Result, circumstances
 from driven_run import DrivenRun
 from service_client import Recorded, Request, ServiceClient, record, repeat, repeat_in_order
+from service_recorder import Recorder
+from tinker_recipes import NAME, TAUGHT_MODEL, variables, write_model
 
+from tools import tinker_arithmetic
 from vime.surroundings import settle
 
+KEY = "tml-faults"
 MODEL = "agentic/memagent/tiny/actor"
 START_SECONDS, WATCH_SECONDS = 400.0, 0.5
-RANK, SEED, NUM_SAMPLES = 8, 5, 3
+NUM_SAMPLES = 3
 WORDS = ["model=tiny", f"model.checkpoint={MODEL}", "trainer.lora.rank=16", "service.deterministic=true"]
 WORDS += ["service.session_timeout_seconds=600"]
+MATH_RL = (
+    "env=arithmetic loss_fn=importance_sampling group_size=4 groups_per_batch=4 learning_rate=5e-4 eval_every=0 save_every=0"
+)
 FREE, TOLERANCE = "service.deterministic=false", 1e-5
 """The last word of a service that is not deterministic, and the largest difference of its weights."""
 SERVICE, TRAINER, SERVER = "service", "ray::TrainerRank", "vime.inside_vllm.vllm_server"
@@ -140,18 +149,27 @@ async def main() -> int:
     settle()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=len(POINTS), help="rounds of the recipe (default %(default)s)")
+    parser.add_argument(
+        "--client", type=Path, help="interpreter of an environment with tinker-cookbook, whose math_rl is recorded"
+    )
     parser.add_argument("--only", nargs="+", choices=["orders", "kills"], default=["orders", "kills"])
     parser.add_argument("--free", action="store_true", help="a service that is not deterministic, within 1e-5")
     parser.add_argument("--markdown", type=Path, help="write the table here")
     options = parser.parse_args()
     words = [*WORDS, FREE] if options.free else WORDS
+    if options.client:
+        write_model()
+        words = [*words, f"model.checkpoint={TAUGHT_MODEL.resolve()}", f"service.model_names=[{NAME}]"]
     page, outcomes = Result(title="The training service under faults"), list[Outcome]()
     with tempfile.TemporaryDirectory(prefix="vime-service-") as folder, watched(Path(folder) / "service", words) as service:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
             started = time.monotonic()
-            undisturbed = await record(
-                await opened(service, http), service.folder, num_rounds=options.rounds, num_samples=NUM_SAMPLES
-            )
+            if options.client:
+                undisturbed = await record_math_rl(options.client, service, http, Path(folder), num_rounds=options.rounds)
+            else:
+                client = ServiceClient(service.url, http, key=KEY)
+                await client.open()
+                undisturbed = await record(client, service.folder, num_rounds=options.rounds, num_samples=NUM_SAMPLES)
             outcomes.append(compared("undisturbed", undisturbed, undisturbed, started))
             if "orders" in options.only:
                 for name, order in ORDERS.items():
@@ -174,10 +192,27 @@ async def main() -> int:
 
 
 async def opened(service: WatchedService, http: aiohttp.ClientSession) -> ServiceClient:
-    """A client with a new model, always of the same seed."""
-    client = ServiceClient(service.url, http, key="tml-faults")
-    await client.open(rank=RANK, seed=SEED)
+    """A client with a new session, whose model the recorded requests create."""
+    client = ServiceClient(service.url, http, key=KEY)
+    await client.open()
     return client
+
+
+async def record_math_rl(
+    client: Path, service: WatchedService, http: aiohttp.ClientSession, folder: Path, *, num_rounds: int
+) -> Recorded:
+    """Runs the recipe in its own process and environment. Raises RuntimeError with its last lines if it fails."""
+    recorder = Recorder(service.url, http)
+    tinker_arithmetic.build_tokenizer().save_pretrained(folder / "recipes" / "tokenizer")
+    start = [str(client), str(ROOT / "tools" / "clients" / "cookbook.py"), NAME, str(folder / "recipes")]
+    words = f"tinker_cookbook.recipes.math_rl.train model_name={NAME} {MATH_RL} max_steps={num_rounds} log_path={folder / 'log'}"
+    async with recorder.serving() as url:
+        own = variables(url) | {"TINKER_API_KEY": KEY}
+        process = await asyncio.create_subprocess_exec(*start, *words.split(), env=own, stdout=PIPE, stderr=STDOUT)
+        output, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"math_rl failed with {process.returncode}: {output.decode(errors='replace')[-4000:]}")
+    return recorder.recorded(service.folder)
 
 
 class Strikes:

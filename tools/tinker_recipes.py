@@ -42,6 +42,8 @@ TAUGHT = {
     "habits": ["trainer.num_steps=60", "trainer.lr=2e-4"],
 }
 """The supervised runs that make the model, one after the other."""
+TAUGHT_MODEL = FOLDER / "habits" / "model"
+"""The folder of the weights that the last of them writes."""
 ALL_TAUGHT = [
     "model=tiny",
     "algorithm=sft",
@@ -123,7 +125,7 @@ def main() -> int:
     failed = 0
     words = [
         "model=tiny",
-        f"model.checkpoint={FOLDER / 'habits' / 'model'}",
+        f"model.checkpoint={TAUGHT_MODEL}",
         f"output_dir={FOLDER / 'service'}",
         f"service.model_names=[{NAME}]",
         "service.max_models=64",  # sessions of clients that have gone end two minutes later

@@ -13,7 +13,7 @@ from vime.errors import ConfigError, ServerError
 from vime.rollout.context import Context
 
 PROGRAM = str(Path(__file__).parents[1] / "rollout" / "odd_mcp_server.py")
-COMMAND = [sys.executable, PROGRAM]
+COMMAND = ["{python}", PROGRAM]
 ROW = {"question": "What is 2 + 3?", "answer": "5"}
 
 

@@ -104,7 +104,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     "search_r1_tiny_sft": SFT,
     **{f"smollm2_{name}": GRPO for name in ("sst2", "sst2_lora", "adapters", "trec", "asdiv", "pydantic_ai", "smolagents")},
     "smollm2_reasoning_gym": DAPO,
-    **{f"database_tiny{name}": GRPO for name in ("", "_strands")},
+    **{f"database_tiny{name}": GRPO for name in ("", "_mcp", "_strands")},
     "database_tiny_sft": SFT,
     **{f"{game}_tiny": SELF_PLAY for game in ("nim", "tictactoe")},
     "games_tiny_sft": SFT,

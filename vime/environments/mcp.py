@@ -1,14 +1,15 @@
 """Tools of an MCP server around a row: the model calls them as often as it likes, and a scorer judges its last reply.
 
-    +method=environment method.environment=mcp 'method.settings={command: [python, server.py, "{row}"], rows: mine.py:rows,
+    +method=environment method.environment=mcp 'method.settings={command: ["{python}", server.py, "{row}"], rows: mine.py:rows,
         score: mine.py:score}'
 
-Each rollout has a server of its own, started for its row; `{row}` in its command is replaced by a file with the row as JSON. With
-`url` all rollouts use one server.
+Each rollout has a server of its own, started for its row; `{row}` in its command is replaced by a file with the row as JSON, and
+`{python}` by the interpreter of this process. With `url` all rollouts use one server.
 """
 
 import asyncio
 import inspect
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
@@ -25,7 +26,7 @@ from vime.rollout.context import Context
 from vime.rollout.mcp_tools import McpServer
 from vime.rollout.tool import ToolBox
 
-ROW = "{row}"
+ROW, PYTHON = "{row}", "{python}"
 
 
 class McpTools:
@@ -63,7 +64,8 @@ class McpTools:
             raise ConfigError([Problem(key="method.settings.command", value=command, remedy=f"{error}: give one")]) from error
         if lost not in ("repeat", "tell"):
             raise ConfigError([Problem(key="method.settings.lost", value=lost, remedy="use repeat or tell")])
-        self.command, self.url, self.only, self.instruction = command or [], url, only, instruction
+        self.command = [word.replace(PYTHON, sys.executable) for word in command or []]
+        self.url, self.only, self.instruction = url, only, instruction
         self.tells, self._num_servers, self._num_open = lost == "tell", num_servers, 0
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:

@@ -1,0 +1,40 @@
+"""An MCP server over stdio with a row's database as its tool: python -m agentic.database.mcp_server ROW.json
+
+`rows` and `score` are what `method.environment=mcp` needs beside it: the questions, and the judgement of the last reply.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mcp.server import MCPServer
+
+from agentic.database.agents import database
+from agentic.database.task import Row, generate_rows
+
+
+def rows(num_items: int, seed: int) -> list[Row]:
+    """Questions of the evaluation."""
+    return generate_rows(split="eval", num_items=num_items, seed=seed)
+
+
+def score(row: Row, text: str) -> float:
+    """1 for the answer alone, as `reward.py` has it."""
+    return float(text.strip() == row["answer"])
+
+
+def serve(row: dict[str, Any]) -> None:
+    """Serves the tool until its client has gone."""
+    server = MCPServer("database")
+
+    @server.tool(name=database.TOOL)
+    def query(sql: str) -> str:
+        """Asks the database."""
+        return database.query(row, sql)
+
+    server.run()
+
+
+if __name__ == "__main__":
+    serve(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
