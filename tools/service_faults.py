@@ -41,9 +41,8 @@ START_SECONDS, WATCH_SECONDS = 400.0, 0.5
 NUM_SAMPLES = 3
 WORDS = ["model=tiny", f"model.checkpoint={MODEL}", "trainer.lora.rank=16", "service.deterministic=true"]
 WORDS += ["service.session_timeout_seconds=600"]
-MATH_RL = (
-    "env=arithmetic loss_fn=importance_sampling group_size=4 groups_per_batch=4 learning_rate=5e-4 eval_every=0 save_every=0"
-)
+MATH_RL = "env=arithmetic loss_fn=importance_sampling group_size=4 groups_per_batch=4 lora_rank=16 learning_rate=5e-4"
+MATH_RL += " eval_every=0 save_every=0"
 FREE, TOLERANCE = "service.deterministic=false", 1e-5
 """The last word of a service that is not deterministic, and the largest difference of its weights."""
 SERVICE, TRAINER, SERVER = "service", "ray::TrainerRank", "vime.inside_vllm.vllm_server"

@@ -54,14 +54,15 @@ class Recorder:
         if path in (CREATES, "asample"):
             body = self._with_seed(path, body)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP}
-        limit = aiohttp.ClientTimeout(total=POLL_SECONDS)
-        async with self._http.request(
-            request.method, self._url + request.path_qs, headers=headers, data=body, timeout=limit
-        ) as answer:
-            data = await answer.read()
-            if answer.status == 200:
-                self._keep(path, body, read_answer(data, answer.content_type))
-            return web.Response(status=answer.status, body=data, content_type=answer.content_type)
+        own = {"headers": headers, "data": body, "timeout": aiohttp.ClientTimeout(total=POLL_SECONDS)}
+        try:
+            async with self._http.request(request.method, self._url + request.path_qs, **own) as answer:
+                data = await answer.read()
+        except aiohttp.ClientConnectorError:
+            return web.Response(status=503, text="the service has not started yet")
+        if answer.status == 200:
+            self._keep(path, body, read_answer(data, answer.content_type))
+        return web.Response(status=answer.status, body=data, content_type=answer.content_type)
 
     def _keep(self, path: str, body: bytes, answer: Any) -> None:
         if path == "create_session":

@@ -146,4 +146,22 @@ def adam():
     return {"weights after 4 steps": largest, "for comparison: they moved by": moved}
 
 
-print(json.dumps({**{name: compared(name) for name in NUMBERS}, "AdamW": adam()}, indent=1), flush=True)
+def parted():
+    """The largest differences between two calls of forward_backward before a step along the gradient, and one call of both."""
+    (two, one), found, norms = (client_of(9), client_of(9)), [], []
+    first, second = sent(made(11), "weights"), sent(made(12), "weights")
+    _, before = weights(one, "parted-0")
+    for name, client, calls in (("two", two, (first, second)), ("one", one, ([*first, *second],))):
+        for data in calls:
+            client.forward_backward(data, "cross_entropy").result()
+        norms.append(client.optim_step(types.AdamParams(learning_rate=10.0, eps=LARGE)).result().metrics["grad_norm"])
+        found.append(weights(client, f"parted-{name}")[1])
+    return {
+        "the norm of the gradient, relative": abs(norms[0] / norms[1] - 1),
+        "weights after a step": max(float((found[0][key] - found[1][key]).abs().max()) for key in before),
+        "for comparison: they moved by": max(float((found[0][key] - before[key]).abs().max()) for key in before),
+    }
+
+
+rows = {**{name: compared(name) for name in NUMBERS}, "AdamW": adam(), "two calls of forward_backward beside one": parted()}
+print(json.dumps(rows, indent=1), flush=True)
