@@ -1,6 +1,6 @@
 """Breaks a training service while a client trains on it, and compares every answer and the weights at the end.
 
-    python tools/service_faults.py [--client PYTHON] [--rounds 6] [--only orders kills] [--free] [--markdown PATH]
+    python tools/service_faults.py [--client PYTHON] [--rounds 8] [--only orders kills] [--free] [--markdown PATH]
 
 A recipe is recorded with a service that nothing disturbs: rounds of samples, training calls and a step. With `--client`, the
 interpreter of an environment with tinker-cookbook, it is that library's `math_rl`, whose requests the SDK makes. `orders` makes
@@ -12,6 +12,7 @@ deterministic (`service.deterministic=true`), and the exit code is 1 if one bit 
 
 import argparse
 import asyncio
+import itertools
 import random
 import socket
 import sys
@@ -33,6 +34,7 @@ from service_recorder import Recorder
 from tinker_recipes import NAME, TAUGHT_MODEL, variables, write_model
 
 from tools import tinker_arithmetic
+from vime.service.tinker_calls import KEPT_UNNAMED
 from vime.surroundings import settle
 
 KEY = "tml-faults"
@@ -58,7 +60,7 @@ POINTS: list[tuple[str, str]] = [
     (TRAINER, "save_weights_for_sampler"),
     (SERVICE, "save_weights"),
 ]
-"""Parts that are ended, and the call that is under way, one in each round."""
+"""Parts that are ended, and the call that is under way, each in the next round."""
 ORDERS: dict[str, Callable[[list[Any]], Any]] = {
     "backwards": list.reverse,
     "at random, seed 1": random.Random(1).shuffle,
@@ -147,7 +149,9 @@ async def main() -> int:
     """Runs the parts; returns the exit code."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=len(POINTS), help="rounds of the recipe (default %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=KEPT_UNNAMED, help="rounds of the recipe, a sampler each (default %(default)s)"
+    )
     parser.add_argument(
         "--client", type=Path, help="interpreter of an environment with tinker-cookbook, whose math_rl is recorded"
     )
@@ -200,11 +204,16 @@ async def opened(service: WatchedService, http: aiohttp.ClientSession) -> Servic
 async def record_math_rl(
     client: Path, service: WatchedService, http: aiohttp.ClientSession, folder: Path, *, num_rounds: int
 ) -> Recorded:
-    """Runs the recipe in its own process and environment. Raises RuntimeError with its last lines if it fails."""
+    """Runs the recipe in its own process and environment; it opens a sampler before each step and behind the last one.
+
+    Raises RuntimeError with its last lines if it fails.
+    """
     recorder = Recorder(service.url, http)
     tinker_arithmetic.build_tokenizer().save_pretrained(folder / "recipes" / "tokenizer")
     start = [str(client), str(ROOT / "tools" / "clients" / "cookbook.py"), NAME, str(folder / "recipes")]
-    words = f"tinker_cookbook.recipes.math_rl.train model_name={NAME} {MATH_RL} max_steps={num_rounds} log_path={folder / 'log'}"
+    words = (
+        f"tinker_cookbook.recipes.math_rl.train model_name={NAME} {MATH_RL} max_steps={num_rounds - 1} log_path={folder / 'log'}"
+    )
     async with recorder.serving() as url:
         own = variables(url) | {"TINKER_API_KEY": KEY}
         process = await asyncio.create_subprocess_exec(*start, *words.split(), env=own, stdout=PIPE, stderr=STDOUT)
@@ -215,16 +224,17 @@ async def record_math_rl(
 
 
 class Strikes:
-    """The strikes of `POINTS`, one in each round, a moment after the request is made."""
+    """The strikes of `POINTS`, each in the next round, a moment after the request is made."""
 
     def __init__(self, service: WatchedService, requests: list[Request]) -> None:
         self._service, self._random = service, random.Random(0)
         self.done: list[str] = []
         self._places: dict[int, tuple[str, str]] = {}
-        rounds = [index for index, each in enumerate(requests) if each.route == "save_weights_for_sampler"]
-        for (what, route), begin in zip(POINTS, rounds, strict=False):
-            place = next(index for index in range(begin, len(requests)) if requests[index].route == route)
-            self._places[place] = what, route
+        last = max(index for index, each in enumerate(requests) if each.sampler)
+        rounds = [index for index, each in enumerate(requests[:last]) if each.route == "save_weights_for_sampler"]
+        for (what, route), begin in zip(POINTS, itertools.cycle(rounds), strict=False):
+            later = (index for index in range(begin, len(requests)) if requests[index].route == route)
+            self._places[next(index for index in later if index not in self._places)] = what, route
 
     def strike(self, index: int) -> None:
         """Ends what is to be ended behind this request."""

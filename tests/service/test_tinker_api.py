@@ -77,6 +77,9 @@ class FakeService:
         self.places = SimpleNamespace(forget=self._forget, shown=lambda: [{"name": "place0", "holds": "", "num_users": 0}])
         self.runs = ModelRuns(self.config, folder)
         self.sampled: list[dict[str, Any]] = []
+        self.samples = asyncio.Event()
+        """Samples are taken while it is set."""
+        self.samples.set()
 
     async def create_model(self, name: str, spec: ModelSpec, *, start: Path | None = None, owner: str = "") -> FakeModel:
         self.models[name] = FakeModel(name, spec)
@@ -91,6 +94,7 @@ class FakeService:
     @asynccontextmanager
     async def sampler(self, key: str, saved: Path | None, *, owner: str = "") -> AsyncIterator[Any]:
         async def sample(prompt: list[int], sampling: dict[str, Any], *, request_id: str) -> Turn:
+            await self.samples.wait()
             self.sampled.append(sampling)
             return Turn(output_ids=[7], logprobs=[-0.5], finish_reason="length")
 
@@ -242,6 +246,34 @@ async def test_weights_without_a_name_are_removed_when_many_newer_ones_are_there
         await done(client, "save_weights_for_sampler", {"model_id": model, "seq_id": 12, "path": "named"})
         kept = sorted(int(folder.name.rpartition("_")[2]) for folder in (tmp_path / "unnamed").iterdir())
         assert kept == list(range(12 - tinker_calls.KEPT_UNNAMED, 12))
+
+
+async def test_weights_without_a_name_stay_until_all_samples_are_taken_from_them(tmp_path: Path):
+    async with served(tmp_path) as (client, service):
+        model, folders = await model_of(client), tmp_path / "unnamed"
+        session = model.partition(":")[0]
+
+        async def save(number: int) -> None:
+            body = {"model_id": model, "seq_id": number, "sampling_session_seq_id": number}
+            await done(client, "save_weights_for_sampler", body)
+
+        await save(1)
+        service.samples.clear()
+        prompt = {"chunks": [{"tokens": [1, 2]}]}
+        asked = {
+            "sampling_session_id": f"{session}:sample:1",
+            "seq_id": 1,
+            "prompt": prompt,
+            "sampling_params": {"max_tokens": 1},
+        }
+        id = (await post(client, "asample", asked))["request_id"]
+        for number in range(2, 12):
+            await save(number)
+        assert (folders / f"{session}_sample_1").exists() and not (folders / f"{session}_sample_2").exists()
+        service.samples.set()
+        await post(client, "retrieve_future", {"request_id": id})
+        await save(12)
+        assert not (folders / f"{session}_sample_1").exists()
 
 
 async def test_a_checkpoint_whose_time_is_over_goes(tmp_path: Path):
