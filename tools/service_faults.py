@@ -28,6 +28,7 @@ from typing import Any
 
 import aiohttp
 from bench_rows import ROOT, Result, circumstances
+from client_environments import installed_version
 from driven_run import DrivenRun
 from service_client import Recorded, Request, ServiceClient, record, repeat, repeat_in_order
 from service_recorder import Recorder
@@ -185,7 +186,12 @@ async def main() -> int:
                 outcomes.append(compared(f"{len(strikes.done)} kills", undisturbed, found, started))
                 outcomes[-1].strikes = strikes.done
         num_starts = service.num_starts
-    text = markdown(page, outcomes, num_starts, len(undisturbed.requests))
+    recipe = "a small one of `tools/service_client.py`"
+    if options.client:
+        packages = ("tinker-cookbook", "tinker")
+        recipe = "math_rl, " + ", ".join(f"{package} {installed_version(options.client, package)}" for package in packages)
+    lines = [*circumstances(page), f"recipe: {recipe}", f"starts of the service: {num_starts}"]
+    text = markdown(page.title, lines, outcomes, len(undisturbed.requests))
     sys.stdout.write(text)
     if options.markdown:
         options.markdown.write_text(text, encoding="utf-8")
@@ -257,9 +263,9 @@ def compared(case: str, undisturbed: Recorded, found: Recorded, started: float) 
     return outcome
 
 
-def markdown(page: Result, outcomes: list[Outcome], num_starts: int, num_requests: int) -> str:
+def markdown(title: str, lines: list[str], outcomes: list[Outcome], num_requests: int) -> str:
     """The page."""
-    facts = "\n".join(f"- {line}" for line in circumstances(page))
+    facts = "\n".join(f"- {line}" for line in lines)
     recorded, *others = outcomes
     rows = [f"| undisturbed | of {num_requests} | those that the others are compared with | {recorded.seconds:.0f} |"]
     for each in others:
@@ -269,7 +275,7 @@ def markdown(page: Result, outcomes: list[Outcome], num_starts: int, num_request
     head += "|---|--:|--:|--:|\n"
     strikes = [f"- {strike.rsplit(' (pid', 1)[0]}" for each in outcomes for strike in each.strikes]
     struck = "\n\nStrikes by SIGKILL:\n\n" + "\n".join(strikes) if strikes else ""
-    return f"# {page.title}\n\n{facts}\n- starts of the service: {num_starts}\n\n{head}" + "\n".join(rows) + struck + "\n"
+    return f"# {title}\n\n{facts}\n\n{head}" + "\n".join(rows) + struck + "\n"
 
 
 if __name__ == "__main__":
