@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -200,8 +201,9 @@ def words_of(name: str) -> list[str]:
 
 
 def run_recipe(name: str, run: int, client: Path, url: str) -> int:
-    """Runs a recipe to its end; returns 1 if it fails."""
+    """Runs a recipe from its beginning to its end; returns 1 if it fails."""
     folder = run_folder(name, run)
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that failed, about which the recipe would ask
     folder.parent.mkdir(parents=True, exist_ok=True)
     start = [str(ROOT / "tools" / "clients" / "cookbook.py"), NAME, str(FOLDER / "recipes")]
     words = [str(client), *start, f"tinker_cookbook.recipes.{RECIPES[name].module}", *words_of(name), f"log_path={folder}"]
