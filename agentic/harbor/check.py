@@ -19,7 +19,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from agentic.harbor.task import CONFIG, HarborTask, RefusedError, folders_of
+from agentic.harbor.rows import folders_of
+from agentic.harbor.task import CONFIG, HarborTask, RefusedError
 from agentic.harbor.task_workspace import make_ready, opened, run_solution, run_tests
 from vime.agent.workspace import Workspace
 from vime.config import WorkspaceConfig

@@ -11,7 +11,7 @@ from vime.config import Credit, MethodConfig, Mode, PromptStyle, RunConfig
 from vime.errors import Problem
 from vime.types import Prompt
 
-ROWS = "agentic.harbor.task.rows"
+ROWS = "agentic.harbor.rows.rows"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -54,18 +54,12 @@ class HarborConfig(MethodConfig):
         return [*found, *(problem for key, folder in _folders(config) for problem in self._task_problems(config, key, folder))]
 
     def _task_problems(self, config: RunConfig, key: str, folder: str) -> Iterable[Problem]:
-        from agentic.harbor.task import folder_problems, read_tasks
+        from agentic.harbor.rows import folder_problems, read_tasks
 
         is_plan = config.mode is Mode.plan
         if is_plan and not Path(folder).expanduser().is_dir():
             return
-        tasks, refused = read_tasks(folder)
-        if not is_plan:
-            from agentic.harbor.packages import without_packages
-
-            lacking = without_packages(tasks, cache_folder=config.workspace.cache_folder)
-            refused += lacking
-            tasks = [task for task in tasks if task.folder not in {error.folder for error in lacking}]
+        tasks, refused = read_tasks(folder, installs=not is_plan, cache_folder=config.workspace.cache_folder)
         yield from folder_problems(key, folder, tasks, refused, skip_refused=self.skip_refused)
         if tasks:
             seconds, name = max((min(self.limits.seconds, task.agent_limit) + task.tests_seconds, task.name) for task in tasks)

@@ -38,7 +38,9 @@ _DEEP = {"home", "root", "run", "var", "opt", "mnt", "srv", "media"}
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _LISTS = ("/var/lib/apt/lists", "/var/cache/apt", "/root/.cache", *_TEMPORARY)
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
-_UNSHELLED = re.compile(r"\$\(|`|[<>]")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_OPERATOR = re.compile(r"\|\||(?<!&)&(?!&)|(?<!\|)\|(?!\|)|[<>](?!=)")
+"""Operators of the shell other than && and ;, outside of quotes."""
 _PYTHON_TAG = re.compile(r"(\d+\.\d+)(\.\d+)?(-[\w.-]+)?")
 _MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
@@ -255,9 +257,8 @@ class _Reader:
         if rest.startswith("["):
             commands = [json.loads(rest)]
         else:
-            if re.search(r"\|\||(?<!&)&(?!&)|(?<!\|)\|(?!\|)", rest) or _UNSHELLED.search(
-                rest.replace(">=", "").replace("<=", "")
-            ):
+            bare = _QUOTED.sub("", rest)
+            if _OPERATOR.search(bare) or "$(" in rest or "`" in rest:
                 raise CannotBeDoneError(
                     "only mkdir, chmod, apt-get, pip and the removal of package lists can be done, one after another (&& or ;)"
                 )

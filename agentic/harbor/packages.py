@@ -18,15 +18,15 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from agentic.harbor.dockerfile import FILE
 from agentic.harbor.shell_commands import Refusal, Requested
-from agentic.harbor.task import SCRIPT, HarborTask, RefusedError
+from agentic.harbor.task import HarborTask, RefusedError
 from vime import surroundings
 from vime.agent.bubblewrap import interpreter
 
 INSTALL_SECONDS = 1800
 INSTALLERS = ("apt-get", "apt", "curl", "wget", "uv", "uvx", "pip", "pip3")
-_FAILED = "failed.txt"
+_failed: dict[Path, str] = {}
+"""Reasons of packages that this process could not install."""
 
 
 def installed(task: HarborTask, wanted: Sequence[Requested], *, file: str, cache_folder: str | None) -> Path | None:
@@ -38,25 +38,14 @@ def installed(task: HarborTask, wanted: Sequence[Requested], *, file: str, cache
     if not names:
         return None
     folder = _kept(cache_folder) / f"packages-{_digest(interpreter(), *names)}"
-    reason = _install(names, folder)
-    if reason:
+    if folder not in _failed and (failed := _install(names, folder)):
+        _failed[folder] = failed
+    if reason := _failed.get(folder, ""):
         lines = {package.line: package.text for package in wanted if _is_named(package.name, reason)}
         lines = lines or {wanted[0].line: wanted[0].text}
         refusals = [Refusal(file=file, line=line, text=text, reason=f"pip says: {reason}") for line, text in lines.items()]
         raise RefusedError(task.folder, refusals)
     return folder
-
-
-def without_packages(tasks: Sequence[HarborTask], *, cache_folder: str | None) -> list[RefusedError]:
-    """Tasks whose packages, or those of their tests, cannot be installed. It blocks."""
-    found = list[RefusedError]()
-    for task in tasks:
-        try:
-            for wanted, file in ((task.image.python, FILE), (task.tests.python, SCRIPT)):
-                installed(task, wanted, file=file, cache_folder=cache_folder)
-        except RefusedError as error:
-            found.append(error)
-    return found
 
 
 def installers(*, cache_folder: str | None) -> Path:

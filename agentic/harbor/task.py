@@ -8,7 +8,6 @@ hello/
 └── solution/solve.sh       the reference solution, if there is one
 """
 
-import logging
 import math
 import os
 import re
@@ -35,9 +34,6 @@ from agentic.harbor.shell_commands import (
     requirements_in,
     without_assignments,
 )
-from vime.errors import ConfigError, Problem
-
-logger = logging.getLogger(__name__)
 
 TASK = "task"
 """Column of a row, and key of a sample's metadata: the task's folder."""
@@ -158,45 +154,6 @@ class RefusedError(ValueError):
 def folders_of(folder: str | Path) -> list[Path]:
     """All task folders in a folder, which may be one itself, in the order of their paths."""
     return sorted(path.parent for path in Path(folder).expanduser().rglob(CONFIG))
-
-
-def read_tasks(folder: str | Path) -> tuple[list[HarborTask], list[RefusedError]]:
-    """The tasks of a folder that can be carried out, and those that are refused."""
-    tasks, refused = list[HarborTask](), list[RefusedError]()
-    for path in folders_of(folder):
-        try:
-            tasks.append(HarborTask.read(path))
-        except RefusedError as error:
-            refused.append(error)
-    return tasks, refused
-
-
-def rows(num_items: int, seed: int, *, folder: str, skip_refused: bool = False) -> list[dict[str, Any]]:
-    """Rows of all tasks in a folder, for `data.*.generator`.
-
-    Raises ConfigError for a folder without tasks, and for tasks that are refused unless `skip_refused` leaves them out.
-    """
-    tasks, refused = read_tasks(folder)
-    if found := folder_problems("folder", folder, tasks, refused, skip_refused=skip_refused):
-        raise ConfigError(found)
-    if refused:
-        logger.warning("%d of %d tasks in %s are refused and left out", len(refused), len(tasks) + len(refused), folder)
-    return [{"question": task.instruction, TASK: str(task.folder)} for task in tasks][:num_items]
-
-
-def folder_problems(
-    key: str, folder: str, tasks: list[HarborTask], refused: list[RefusedError], *, skip_refused: bool
-) -> list[Problem]:
-    """The problems of a folder of tasks, one for each task that is refused."""
-    if not tasks and not refused:
-        remedy = f"no folder below it has a {CONFIG}: use a folder of Harbor's tasks"
-        return [Problem(key=key, value=folder, remedy=remedy)]
-    remedy = "{}; change or remove the task, or leave out all such tasks with method.skip_refused=true"
-    found = [Problem(key=key, value=str(error.folder), remedy=remedy.format(error)) for error in refused]
-    if skip_refused:
-        remedy = f"all {len(refused)} tasks are refused, {refused[0].folder.name} because of {refused[0]}" if refused else ""
-        return [] if tasks else [Problem(key=key, value=folder, remedy=remedy)]
-    return found
 
 
 def read_script(text: str, folder: Path) -> tuple[Installs, list[Refusal]]:
