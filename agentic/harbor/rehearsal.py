@@ -26,7 +26,7 @@ _FILES = {
     "instruction.md": "Write the word {word} to answer.txt in your working folder.\n",
     "environment/Dockerfile": "FROM debian:bookworm-slim\nWORKDIR /app\nCOPY notes.txt .\n",
     "environment/notes.txt": "There is no answer yet.\n",
-    "tests/test.sh": 'grep -qx {word} /app/answer.txt\necho "$((1 - $?))" > /logs/verifier/reward.txt\n',
+    "tests/test.sh": "grep -qsx {word} /app/answer.txt && reward=1\necho ${reward:-0} > /logs/verifier/reward.txt\n",
     "solution/solve.sh": "echo {word} > answer.txt\n",
 }
 

@@ -186,7 +186,8 @@ def read_script(text: str, folder: Path) -> tuple[Installs, list[Refusal]]:
 
 def _read_command(command: list[str], installs: Installs, line: int, text: str) -> None:
     """Adds what one command of a script installs."""
-    command = [word for word in command if not re.match(r"\d*[<>]", word)]
+    to_file = [bool(re.fullmatch(r"\d*[<>]+", word)) for word in ["", *command]]
+    command = [word for word, is_target in zip(command, to_file) if not is_target and not re.match(r"\d*[<>]", word)]
     while command and command[0] in ("if", "then", "else", "!", "do", "sudo", "time", "{", "exec"):
         command = command[1:]
     command = without_assignments(command)

@@ -39,10 +39,10 @@ find {TESTS} -mindepth 1 -delete && rm -rf {VERIFIER} && mkdir -p {VERIFIER}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tested:
+class Graded:
     """The result of a task's tests.
 
-    Example: `Tested(rewards={"reward": 1.0}, reason="finished", seconds=2.1, output="1 passed")`.
+    Example: `Graded(rewards={"reward": 1.0}, reason="finished", seconds=2.1, output="1 passed")`.
     """
 
     rewards: dict[str, float]
@@ -168,7 +168,7 @@ async def opened(ready: Ready, config: WorkspaceConfig, workspace: OpensWorkspac
         yield box
 
 
-async def run_tests(box: Workspace, ready: Ready, config: WorkspaceConfig) -> Tested:
+async def run_tests(box: Workspace, ready: Ready, config: WorkspaceConfig) -> Graded:
     """Runs the tests in the agent's workspace, as Harbor does, and reads their reward.
 
     Everything that the agent had put into /tests and /logs/verifier is removed before. Raises SandboxError if the script ends by
@@ -184,9 +184,9 @@ async def run_tests(box: Workspace, ready: Ready, config: WorkspaceConfig) -> Te
     if end.reason == "life_limit":
         raise SandboxError(f"{task.name}: workspace.life_seconds={config.life_seconds:g} was over while the tests ran")
     if end.reason not in ("finished", "killed"):
-        return Tested(rewards={}, reason=end.reason, seconds=end.seconds, output=output)
+        return Graded(rewards={}, reason=end.reason, seconds=end.seconds, output=output)
     rewards = await _rewards(box, f"{task.name}: the tests ended with exit code {end.exit_code}", output)
-    return Tested(rewards=rewards, reason="finished", seconds=end.seconds, output=output)
+    return Graded(rewards=rewards, reason="finished", seconds=end.seconds, output=output)
 
 
 async def run_solution(box: Workspace, ready: Ready) -> CommandResult:

@@ -65,7 +65,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_kind_of_line_that_does_more_is_refused_with_its_number_and_reason(
     context: Path, wrong: str, before: list[str], after: str
 ):
-    image, refused = read_dockerfile("\n".join([f"FROM python:{OWN}-slim", *before, wrong, after]), context)
+    _, refused = read_dockerfile("\n".join([f"FROM python:{OWN}-slim", *before, wrong, after]), context)
     assert [refusal.line for refusal in refused] == [2 + len(before)]
     assert REFUSED[wrong] in refused[0].reason and refused[0].text == wrong.splitlines()[0]
     assert str(refused[0]).startswith(f"environment/Dockerfile:{2 + len(before)}: `{wrong.splitlines()[0][:100]}")
@@ -132,9 +132,9 @@ ENTRYPOINT ["/bin/x"]
     assert ["chmod", "-R", "755", "/work/deep/two.txt"] in image.commands
     assert image.commands[-1] == ["mkdir", "-p", "-m", "700", "/home/user/x", "/var/run/y", "/tmp/z"]
     assert [(wanted.name, wanted.line) for wanted in image.python] == [
-        ("numpy>=1,<3", 17),
-        ("six==1.16.0", 17),
-        ("toml>=0.10", 17),
+        ("numpy>=1,<3", 18),
+        ("six==1.16.0", 18),
+        ("toml>=0.10", 18),
     ]
 
 

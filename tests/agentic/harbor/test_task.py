@@ -123,7 +123,7 @@ def test_refused_tasks_are_named_each_with_its_line_or_left_out_and_counted(tmp_
     assert [Path(row[TASK]).name for row in found] == ["good"] and "2 of 3 tasks" in caplog.text
     with pytest.raises(ConfigError, match="all 1 tasks are refused"):
         rows(9, 0, folder=str(tmp_path / "bad"), skip_refused=True)
-    with pytest.raises(ConfigError, match="has a task.toml"):
+    with pytest.raises(ConfigError, match="has a task"):
         rows(9, 0, folder=str(tmp_path / "good/tests"))
 
 
