@@ -125,7 +125,7 @@ class _Reader:
 
     def __init__(self, context: Path) -> None:
         self.image, self.refusals, self.bases = Image(), list[Refusal](), 0
-        self._context, self._arguments = context, dict[str, str]()
+        self._context, self._shown, self._arguments = context, context.name, dict[str, str]()
         self._folders = {"/"}
         """Folders that are known to exist at this line."""
 
@@ -241,15 +241,18 @@ class _Reader:
             raise CannotBeDoneError(f"{source} lies outside of the task's folder")
         relative = normpath(source.lstrip("/") or ".")
         if relative.split("/")[0] == "..":
-            raise CannotBeDoneError(f"{source} lies outside of environment/")
+            raise CannotBeDoneError(f"{source} lies outside of {self._shown}/")
         paths = sorted(self._context.glob(relative)) if re.search(r"[*?\[]", relative) else [self._context / relative]
         for path in paths:
             if not path.resolve().is_relative_to(self._context.resolve()) or not path.exists():
-                raise CannotBeDoneError(f"environment/{relative} does not exist")
+                raise CannotBeDoneError(f"{self._shown}/{relative} does not exist")
+            hidden = [self._context / name for name in ("tests", "solution") if (self._context / "task.toml").exists()]
+            if any(path in (folder, *folder.parents) or folder in path.parents for folder in hidden):
+                raise CannotBeDoneError("the agent would see the tests or the solution")
             if adds and path.is_file() and re.search(r"\.(tar|tgz|tar\.\w+|tbz2?|txz)$", path.name):
                 raise CannotBeDoneError("an archive that ADD unpacks is not supported")
         if not paths:
-            raise CannotBeDoneError(f"no file of environment/ is named {relative}")
+            raise CannotBeDoneError(f"no file of {self._shown}/ is named {relative}")
         return paths
 
     def _run(self, rest: str, number: int, line: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any
 
+from agentic.harbor.compose_file import context_of
 from agentic.harbor.dockerfile import Image, place_of, read_dockerfile
 from agentic.harbor.shell_commands import (
     CannotBeDoneError,
@@ -41,7 +42,6 @@ CONFIG, SCRIPT = "task.toml", "tests/test.sh"
 TESTS_SECONDS = 600.0
 """Limit of the tests if the task names none, as in Harbor."""
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
-_COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 _UNSUPPORTED: dict[str, str] = {
     "steps": "tasks of several steps are not supported",
     "environment.gpus": "a workspace has no GPU",
@@ -99,18 +99,15 @@ class HarborTask:
             for name in (CONFIG, "instruction.md", "environment/Dockerfile", SCRIPT)
             if not (folder / name).is_file()
         ]
-        refused += [
-            Refusal(file=f"environment/{name}", reason="docker compose is not supported")
-            for name in _COMPOSE
-            if (folder / "environment" / name).exists()
-        ]
+        context, problems = context_of(folder)
+        refused += problems
         if (folder / "trajectory.json").exists():
             refused.append(Refusal(file="trajectory.json", reason="the agent continues no earlier conversation"))
         config, problems = _read_config(folder)
         refused += problems
         image = Image()
         if (folder / "environment/Dockerfile").is_file():
-            image, problems = read_dockerfile(_text(folder / "environment/Dockerfile"), folder / "environment")
+            image, problems = read_dockerfile(_text(folder / "environment/Dockerfile"), context)
             refused += problems
         tests = Installs()
         if (folder / SCRIPT).is_file():

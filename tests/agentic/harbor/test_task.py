@@ -39,10 +39,46 @@ def test_each_kind_of_key_that_needs_more_than_a_workspace_is_refused_by_name(tm
     assert len(error.value.refusals) == 1 and REFUSED_KEYS[text] in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["environment/docker-compose.yaml", "trajectory.json"])
-def test_files_that_need_more_are_refused(tmp_path: Path, name: str):
-    with pytest.raises(RefusedError, match=name):
-        HarborTask.read(write_task(tmp_path / "task", "Oslo", **{name: "{}"}))
+COMPOSE = """
+services:
+  main:
+    build: {context: "${CONTEXT_DIR}/..", dockerfile: "${CONTEXT_DIR}/Dockerfile"}
+    image: ${MAIN_IMAGE_NAME}
+    command: ["sh", "-c", "sleep infinity"]
+    environment: ["TEST_DIR=${TEST_DIR}"]
+    volumes: ["${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}"]
+    deploy: {resources: {limits: {memory: "${MEMORY}"}}}
+"""
+
+
+def test_a_compose_file_that_only_names_the_build_is_read_and_hides_tests_and_solution(tmp_path: Path):
+    files = {"environment/docker-compose.yaml": COMPOSE, "environment/Dockerfile": "FROM debian\nWORKDIR /app\nCOPY app/ /app/\n"}
+    task = HarborTask.read(write_task(tmp_path / "task", "Oslo", **files, **{"app/a.txt": "a"}))
+    assert [copied.source for copied in task.image.copies] == [tmp_path / "task/app"]
+    for source in (".", "tests", "tests/test.sh", "solution/"):
+        files["environment/Dockerfile"] = f"FROM debian\nWORKDIR /app\nCOPY {source} /app/\n"
+        with pytest.raises(RefusedError, match=r"Dockerfile:3: .* the agent would see the tests or the solution"):
+            HarborTask.read(write_task(tmp_path / "task", "Oslo", **files))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("environment/docker-compose.yaml", f"{COMPOSE}    privileged: true\n", "services.main.privileged"),
+        ("environment/docker-compose.yaml", f"{COMPOSE}  database: {{image: postgres}}\n", "services.database"),
+        ("environment/docker-compose.yaml", COMPOSE.replace("TEST_DIR=", "KEY="), "services.main.environment"),
+        ("environment/docker-compose.yaml", COMPOSE.replace("${HOST_VERIFIER_LOGS_PATH}", "/var/lib"), "services.main.volumes"),
+        ("environment/docker-compose.yaml", COMPOSE.replace("/..", "/../.."), "services.main.build"),
+        ("environment/docker-compose.yaml", f"{COMPOSE}networks: {{a: {{}}}}\n", "networks"),
+        ("environment/compose.yml", "{}", "docker compose is not supported"),
+        ("environment/compose.yml", "[", "docker compose is not supported"),
+        ("trajectory.json", "{}", "continues no earlier conversation"),
+    ],
+)
+def test_files_that_need_more_are_refused(tmp_path: Path, name: str, text: str, named: str):
+    with pytest.raises(RefusedError) as error:
+        HarborTask.read(write_task(tmp_path / "task", "Oslo", **{name: text}))
+    assert any(refusal.file == name and named in str(refusal) for refusal in error.value.refusals)
 
 
 def test_a_folder_without_its_files_names_all_of_them(tmp_path: Path):
