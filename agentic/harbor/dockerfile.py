@@ -107,7 +107,7 @@ def place_of(path: str) -> str:
     Raises CannotBeDoneError if there can be none.
     """
     path = normpath(path)
-    names = PurePosixPath(path).parts[1:]
+    names = [name for name in path.split("/") if name]
     if any(path == folder or _is_below(path, folder) for folder in _TEMPORARY):
         return ""
     if not names:

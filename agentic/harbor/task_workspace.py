@@ -48,7 +48,7 @@ class Graded:
     rewards: dict[str, float]
     """By name, as the tests wrote them; empty if they were ended at a limit."""
     reason: str
-    """Why the script ended (`CommandResult.reason`)."""
+    """The reason of the script's end (`CommandResult.reason`)."""
     seconds: float
     output: str
     """The end of what it printed."""
@@ -78,7 +78,7 @@ class Ready:
 
     @property
     def binds(self) -> dict[str, str]:
-        """What a workspace shows of this machine besides its system."""
+        """Folders of this machine that a workspace shows besides its system."""
         found = {self.image_packages: IMAGE_PACKAGES, self.test_packages: TEST_PACKAGES, self.tools: TOOLS}
         if self.image_packages == self.test_packages:
             found = {self.image_packages: IMAGE_PACKAGES, self.tools: TOOLS}
