@@ -56,7 +56,7 @@ async def check(folder: Path, *, name: str, config: WorkspaceConfig) -> Checked:
     """Checks one task."""
     try:
         task = await asyncio.to_thread(HarborTask.read, folder)
-        ready = await asyncio.to_thread(make_ready, task, config)
+        ready = await asyncio.to_thread(partial(make_ready, cache_folder=config.cache_folder), task)
     except RefusedError as error:
         return Checked(name=name, refused=list(map(str, error.refusals)))
     life = task.tests_seconds + (task.agent_seconds or config.life_seconds)
@@ -74,7 +74,7 @@ async def check(folder: Path, *, name: str, config: WorkspaceConfig) -> Checked:
                 tested = await run_tests(box, ready, config)
                 scores[solves] = tested.score
                 if solves and tested.score != 1.0:
-                    said.append(tested.output)
+                    said += [tested.output, *([f"not prepared: {tested.not_prepared}"] if tested.not_prepared else [])]
         except SandboxError as error:
             said.append(str(error))
     return Checked(name=name, refused=[], solution=scores.get(True), untouched=scores.get(False), why="; ".join(said))

@@ -6,6 +6,7 @@ All that the agent samples is trained, as in `agentic.coding`. The last sequence
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from agentic.coding.agent import CodingAgent
@@ -14,13 +15,14 @@ from agentic.coding.prompts import FULL, TINY
 from agentic.harbor.config import HarborConfig
 from agentic.harbor.task import TASK, HarborTask
 from agentic.harbor.task_workspace import Ready, make_ready, opened, run_tests
-from vime.config import PromptStyle, WorkspaceConfig
+from vime.config import PromptStyle
 from vime.errors import SampleError
 from vime.rollout.context import Context, Sampling
 from vime.types import Reward, Sample
 
-SCORE, REWARDS, REASON = "score", "rewards", "tests_reason"
-"""Keys in the metadata of a rollout's last sample, beside `task`: the score, the rewards by name, and why the tests ended."""
+SCORE, REWARDS, REASON, NOT_PREPARED = "score", "rewards", "tests_reason", "not_prepared"
+"""Keys in the metadata of a rollout's last sample, beside `task`: the score, the rewards by name, why the tests ended, and what
+they could not install."""
 SYSTEM = (
     "You carry out a task on a Linux machine with the tools that you are given, and call submit when it is done. Your commands "
     "start in the task's working folder. There is no network. Tests that you cannot see will judge the files that you leave. "
@@ -36,7 +38,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     """
     method, config = HarborConfig.of(context.config), context.config.workspace
     with context.clock.stopped():
-        ready = await asyncio.to_thread(_ready, Path(str(sample.metadata[TASK])), config)
+        ready = await asyncio.to_thread(_ready, Path(str(sample.metadata[TASK])), config.cache_folder)
     task = ready.task
     limits = replace(method.limits, seconds=min(method.limits.seconds, task.agent_limit))
     wording = WORDINGS[method.prompt_style]
@@ -52,6 +54,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         SCORE: tested.score,
         REWARDS: tested.rewards,
         REASON: tested.reason,
+        NOT_PREPARED: tested.not_prepared,
         "tests_seconds": tested.seconds,
         "tests_output": tested.output,
         "patch": diff.patch.decode(errors="surrogateescape"),
@@ -66,13 +69,24 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
 
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
-    """The score that the tests wrote, and as metrics the share of tasks with score 1 and of tests that were ended at a limit."""
+    """The score that the tests wrote.
+
+    Metrics are the shares of tasks with score 1, of tests that were ended at a limit, and of tests that wanted to install
+    something that was not prepared.
+    """
     metadata = samples[-1].metadata
     if SCORE not in metadata:
         raise SampleError(f'the last sample has no score of its task\'s tests: keep it as metadata["{SCORE}"]')
     score = float(metadata[SCORE])
-    return Reward(score=score, metrics={"solved": float(score >= 1.0), "tests_at_limit": float(metadata[REASON] != "finished")})
+    metrics = {
+        "solved": score >= 1.0,
+        "tests_at_limit": metadata[REASON] != "finished",
+        "not_prepared": bool(metadata[NOT_PREPARED]),
+    }
+    return Reward(score=score, metrics={name: float(value) for name, value in metrics.items()})
 
 
-def _ready(folder: Path, config: WorkspaceConfig) -> Ready:
-    return make_ready(HarborTask.read(folder), config)
+@lru_cache(maxsize=256)
+def _ready(folder: Path, cache_folder: str | None) -> Ready:
+    """A task of this process's rollouts, read once."""
+    return make_ready(HarborTask.read(folder), cache_folder=cache_folder)

@@ -10,6 +10,8 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(sys.argv[0]))
 PREPARED = "PREPARED_PACKAGES"
+NOT_PREPARED = "/logs/verifier/not_prepared.txt"
+"""What was asked for in vain, a line each."""
 SYSTEM = "PREPARED_SYSTEM_PACKAGES"
 UV_INSTALLER = r"https://astral\.sh/uv/(\S+/)?install\.sh"
 ACTIVATE = "export VIRTUAL_ENV='{folder}'\ndeactivate() {{ unset VIRTUAL_ENV; }}\n"
@@ -130,7 +132,12 @@ def plain(requirement: str) -> str:
 
 
 def refused(what: str) -> int:
-    """Says that something was not prepared."""
+    """Says that something was not prepared, also to the reader of the reward."""
+    try:
+        with open(NOT_PREPARED, "a") as file:
+            file.write(f"{what}\n")
+    except OSError:
+        pass
     sys.stderr.write(f"{what}: was not prepared before the tests, and a workspace has no network\n")
     return 1
 

@@ -25,6 +25,8 @@ from vime.errors import SandboxError
 TESTS, LOGS, SOLUTION = "/tests", "/logs", "/solution"
 VERIFIER = f"{LOGS}/verifier"
 REWARD_JSON, REWARD_TEXT = f"{VERIFIER}/reward.json", f"{VERIFIER}/reward.txt"
+_NOT_PREPARED = f"{VERIFIER}/not_prepared.txt"
+"""Written by the stand-ins of installers (`installers.py`)."""
 REWARD = "reward"
 """The name of the score among a task's rewards."""
 IMAGE_PACKAGES, TEST_PACKAGES, TOOLS = "/run/image_packages", "/run/test_packages", "/run/installers"
@@ -52,6 +54,8 @@ class Graded:
     seconds: float
     output: str
     """The end of what it printed."""
+    not_prepared: str = ""
+    """Installations that failed because they were not prepared, a line each; the score may then say nothing about the agent."""
 
     @property
     def score(self) -> float:
@@ -115,12 +119,11 @@ class Ready:
         }
 
 
-def make_ready(task: HarborTask, config: WorkspaceConfig) -> Ready:
+def make_ready(task: HarborTask, *, cache_folder: str | None) -> Ready:
     """Installs a task's packages and lays out its files, or finds both in the cache; it blocks.
 
     Raises RefusedError for packages that cannot be installed.
     """
-    kept = config.cache_folder
     with tempfile.TemporaryDirectory() as folder:
         for copied in task.image.copies:
             target = Path(folder, copied.target.lstrip("/"))
@@ -131,10 +134,10 @@ def make_ready(task: HarborTask, config: WorkspaceConfig) -> Ready:
                 shutil.copy2(copied.source, target)
         return Ready(
             task=task,
-            image_packages=installed(task, task.image.python, file=FILE, cache_folder=kept),
-            test_packages=installed(task, task.tests.python, file=SCRIPT, cache_folder=kept),
-            tools=installers(cache_folder=kept),
-            tree=prepare(Path(folder), cache_folder=kept, keep_git=any(Path(folder).rglob(".git"))),
+            image_packages=installed(task, task.image.python, file=FILE, cache_folder=cache_folder),
+            test_packages=installed(task, task.tests.python, file=SCRIPT, cache_folder=cache_folder),
+            tools=installers(cache_folder=cache_folder),
+            tree=prepare(Path(folder), cache_folder=cache_folder, keep_git=any(Path(folder).rglob(".git"))),
         )
 
 
@@ -181,12 +184,16 @@ async def run_tests(box: Workspace, ready: Ready, config: WorkspaceConfig) -> Gr
     await _place(box, task.folder / "tests", TESTS)
     end = await _run(box, f"{TESTS}/test.sh", task.tests_seconds, ready.tests_environment(config))
     output = end.text()[-SAID_CHARACTERS:]
-    if end.reason == "life_limit":
+    if end.reason == "life_limit" or (end.reason == "time_limit" and end.seconds < task.tests_seconds):
         raise SandboxError(f"{task.name}: workspace.life_seconds={config.life_seconds:g} was over while the tests ran")
     if end.reason not in ("finished", "killed"):
         return Graded(rewards={}, reason=end.reason, seconds=end.seconds, output=output)
     rewards = await _rewards(box, f"{task.name}: the tests ended with exit code {end.exit_code}", output)
-    return Graded(rewards=rewards, reason="finished", seconds=end.seconds, output=output)
+    try:
+        asked = (await box.read(_NOT_PREPARED, most_bytes=MOST_REWARD_BYTES)).decode(errors="replace").strip()
+    except (OSError, ValueError):
+        asked = ""
+    return Graded(rewards=rewards, reason="finished", seconds=end.seconds, output=output, not_prepared=asked[:SAID_CHARACTERS])
 
 
 async def run_solution(box: Workspace, ready: Ready) -> CommandResult:

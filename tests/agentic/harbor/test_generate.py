@@ -54,7 +54,7 @@ async def test_the_agent_earns_what_the_tests_wrote_and_its_tokens_are_trained(t
     replies = [call("view", path="notes.txt"), call("edit", path="answer.txt", old="", new="Oslo\n"), call("submit")]
     samples, found, context = await play(write_task(tmp_path / "task", "Oslo"), *replies)
     metadata = samples[-1].metadata
-    assert found == Reward(score=1.0, metrics={"solved": 1.0, "tests_at_limit": 0.0})
+    assert found == Reward(score=1.0, metrics={"solved": 1.0, "tests_at_limit": 0.0, "not_prepared": 0.0})
     assert (metadata["score"], metadata["rewards"], metadata["tests_reason"]) == (1.0, {"reward": 1.0}, "finished")
     assert metadata["ending"] == "submitted" and samples[-1].stop_reason is StopReason.ANSWERED
     assert "+Oslo" in metadata["patch"] and "app/answer.txt" in metadata["patch"] and "tests/" not in metadata["patch"]

@@ -45,7 +45,7 @@ def opens(config: WorkspaceConfig) -> Callable[..., AbstractAsyncContextManager[
 
 async def graded(folder: Path, config: WorkspaceConfig, *commands: str) -> Graded:
     """The result of the tests after commands of an agent."""
-    ready = make_ready(HarborTask.read(folder), config)
+    ready = make_ready(HarborTask.read(folder), cache_folder=config.cache_folder)
     async with opened(ready, config, opens(config)) as box:
         for command in commands:
             await box.run(command)
@@ -84,7 +84,8 @@ RUN chmod 755 /app/bin/tool && mkdir -p /out/put /home/user/x
         "environment/bin/tool": "#!/bin/bash\necho $WORD $PWD $1\n",
         "environment/key.txt": "k",
     }
-    ready = make_ready(HarborTask.read(write_task(tmp_path / "task", "Oslo", **files)), config)
+    task = HarborTask.read(write_task(tmp_path / "task", "Oslo", **files))
+    ready = make_ready(task, cache_folder=config.cache_folder)
     async with opened(ready, config, opens(config)) as box:
         assert (await box.run("tool one")).stdout == "hello /app/inner one\n"
         modes = await box.run(
@@ -159,7 +160,8 @@ async def test_tests_that_reach_their_limit_score_nothing_and_say_so(tmp_path: P
     found = await graded(write_task(tmp_path / "task", "Oslo", **files), config)
     assert (found.score, found.rewards, found.reason) == (0.0, {}, "time_limit") and found.seconds < 30
     files = {"task.toml": "[agent]\ntimeout_sec = 0.5\n", "solution/solve.sh": "sleep 60"}
-    ready = make_ready(HarborTask.read(write_task(tmp_path / "slow", "Oslo", **files)), config)
+    task = HarborTask.read(write_task(tmp_path / "slow", "Oslo", **files))
+    ready = make_ready(task, cache_folder=config.cache_folder)
     async with opened(ready, config, opens(config)) as box:
         assert (await run_solution(box, ready)).reason == "time_limit"
     with pytest.raises(SandboxError, match="life_seconds=3"):
@@ -198,7 +200,7 @@ echo 1 > /logs/verifier/reward.txt
     task = write_task(tmp_path / "task", "Oslo", **{"tests/test.sh": script})
     evil = "mkdir -p ~/.local/bin; echo exit 9 > ~/.local/bin/env; chmod 400 ~/.local/bin/env; "
     evil += "echo 'raise SystemExit(9)' > pytest.py;"
-    ready = make_ready(HarborTask.read(task), config)
+    ready = make_ready(HarborTask.read(task), cache_folder=config.cache_folder)
     async with opened(ready, config, opens(config)) as box:
         for name in ("uvx", "pip", "pytest", "python -c 'import prepared_package'"):
             assert not (await box.run(f"which {name}" if " " not in name else name)).stdout.startswith("/run/")
@@ -209,3 +211,4 @@ echo 1 > /logs/verifier/reward.txt
     assert "pytest ['/tests/one.py', '-rA'] 5\npytest ['two'] 5\npytest ['three'] 5\n" in found.output
     assert found.output.count("refused 1") == 3 and found.output.count("refused 7") == 1
     assert found.output.count("was not prepared before the tests") == 3
+    assert found.not_prepared == "pip install other-package\napt-get install other\nother-program (No such file or directory)"
