@@ -54,12 +54,14 @@ class HarborConfig(MethodConfig):
         return [*found, *(problem for key, folder in _folders(config) for problem in self._task_problems(config, key, folder))]
 
     def _task_problems(self, config: RunConfig, key: str, folder: str) -> Iterable[Problem]:
-        from agentic.harbor.rows import folder_problems, read_tasks
+        from agentic.harbor.rows import folder_problems, read_tasks, say_left_out
 
         is_plan = config.mode is Mode.plan
         if is_plan and not Path(folder).expanduser().is_dir():
             return
         tasks, refused = read_tasks(folder, installs=not is_plan, cache_folder=config.workspace.cache_folder)
+        if is_plan and self.skip_refused:
+            say_left_out(folder, tasks, refused)  # otherwise the rows do, when they are read
         yield from folder_problems(key, folder, tasks, refused, skip_refused=self.skip_refused)
         if tasks:
             seconds, name = max((min(self.limits.seconds, task.agent_limit) + task.tests_seconds, task.name) for task in tasks)

@@ -11,7 +11,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(sys.argv[0]))
 PREPARED = "PREPARED_PACKAGES"
 NOT_PREPARED = "/logs/verifier/not_prepared.txt"
-"""What was asked for in vain, a line each."""
+"""The requests that were refused, a line each."""
 SYSTEM = "PREPARED_SYSTEM_PACKAGES"
 UV_INSTALLER = r"https://astral\.sh/uv/(\S+/)?install\.sh"
 ACTIVATE = "export VIRTUAL_ENV='{folder}'\ndeactivate() {{ unset VIRTUAL_ENV; }}\n"

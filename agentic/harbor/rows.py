@@ -25,9 +25,14 @@ def rows(
     tasks, refused = read_tasks(folder, installs=True, cache_folder=cache_folder)
     if found := folder_problems("folder", folder, tasks, refused, skip_refused=skip_refused):
         raise ConfigError(found)
+    say_left_out(folder, tasks, refused)
+    return [{"question": task.instruction, TASK: str(task.folder)} for task in tasks][:num_items]
+
+
+def say_left_out(folder: str, tasks: list[HarborTask], refused: list[RefusedError]) -> None:
+    """Warns of tasks that are refused and left out, with their number."""
     if refused:
         logger.warning("%d of %d tasks in %s are refused and left out", len(refused), len(tasks) + len(refused), folder)
-    return [{"question": task.instruction, TASK: str(task.folder)} for task in tasks][:num_items]
 
 
 def folders_of(folder: str | Path) -> list[Path]:
