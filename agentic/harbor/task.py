@@ -101,6 +101,12 @@ class HarborTask:
         ]
         context, problems = context_of(folder)
         refused += problems
+        refused += [
+            Refusal(file=path.relative_to(folder).as_posix(), reason="leads outside of the task's folder")
+            for part in ("tests", "solution")
+            for path in sorted((folder / part).rglob("*"))
+            if not path.resolve().is_relative_to(folder.resolve())
+        ]
         if (folder / "trajectory.json").exists():
             refused.append(Refusal(file="trajectory.json", reason="the agent continues no earlier conversation"))
         config, problems = _read_config(folder)

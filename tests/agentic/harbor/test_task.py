@@ -81,6 +81,15 @@ def test_files_that_need_more_are_refused(tmp_path: Path, name: str, text: str, 
     assert any(refusal.file == name and named in str(refusal) for refusal in error.value.refusals)
 
 
+def test_a_link_that_leads_outside_is_refused(tmp_path: Path):
+    folder = write_task(tmp_path / "task", "Oslo")
+    (folder / "tests/own.sh").symlink_to("test.sh")
+    assert HarborTask.read(folder)
+    (folder / "tests/linked").symlink_to("/etc/passwd")
+    with pytest.raises(RefusedError, match="tests/linked: leads outside"):
+        HarborTask.read(folder)
+
+
 def test_a_folder_without_its_files_names_all_of_them(tmp_path: Path):
     (tmp_path / "task.toml").write_text("[environment]\ndocker_image = 'a/b'\n")
     with pytest.raises(RefusedError) as error:
