@@ -67,6 +67,7 @@ OF_METHODS: dict[str, dict[str, Any]] = {
     "retool": RETOOL,
     "search_r1": SEARCH_R1,
     "multi_agent": MULTI_AGENT,
+    "harbor": GRPO,
 }
 OF_TINY: dict[str, dict[str, Any]] = {
     "memagent": GRPO,
@@ -76,6 +77,7 @@ OF_TINY: dict[str, dict[str, Any]] = {
     "retool": GRPO,
     "search_r1": GRPO,
     "multi_agent": MULTI_AGENT,
+    "harbor": GRPO,
 }
 OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "scaffold_32b")},

@@ -59,7 +59,7 @@ def test_options_of_a_users_folder_compose(how: str, conf: Path, monkeypatch: py
 def test_a_users_options_are_among_those_that_there_are(conf: Path):
     found = problem("+method=mime", "hydra.searchpath=[conf]")
     assert (
-        "did you mean +method=mine? Available: agentflow, coding, environment, memagent, mine, multi_agent, retool, "
+        "did you mean +method=mine? Available: agentflow, coding, environment, harbor, memagent, mine, multi_agent, retool, "
         "search_r1, toolorchestra" in found.remedy
     )
 

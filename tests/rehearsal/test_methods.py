@@ -32,9 +32,12 @@ NEVER: dict[str, dict[str, set[str]]] = {
     "smollm2_sst2": {},
     "retool_paper_32b": {},
     "coding_swe_qwen3_8b": {},
+    "harbor": {},
 }
 """Events that take more than a rehearsal has: a hundred thousand tokens, a server that is lost, or a quarter of an hour."""
-WORKSPACES = {"retool_paper_32b", "coding_swe_qwen3_8b"}
+METHODS = {"harbor": ["+method=harbor", "model=qwen3-8b"]}
+"""Methods without an experiment, by their command lines."""
+WORKSPACES = {"retool_paper_32b", "coding_swe_qwen3_8b", "harbor"}
 LONG = {"toolorchestra_paper_8b"}
 """Its rollouts take up to fifty turns."""
 NUM_ROLLOUTS = 14
@@ -74,8 +77,9 @@ class Library:
 
 
 async def played(name: str, folder: Path) -> dict[str, set[str]]:
-    """Events that must occur in the rehearsal of an experiment and did not in its training rows and its evaluation."""
-    composed = compose_run([f"+experiment={name}", "rehearse=true", f"output_dir={folder}"])
+    """Events that must occur in the rehearsal of an experiment or method and did not in its training rows and its evaluation."""
+    words = METHODS.get(name, [f"+experiment={name}"])
+    composed = compose_run([*words, "rehearse=true", f"output_dir={folder}"])
     shrunk = shrink(composed.config)
     config, tokenizer = shrunk.config, qwen3_tokenizer()
     write_files(composed.config, shrunk)

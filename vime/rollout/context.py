@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from vime.agent.workspace import Prepared, Source, Workspace, WorkspaceLike, prepare
+from vime.agent.workspace import TREE, Prepared, Source, Workspace, WorkspaceLike, prepare
 from vime.chat.agent_clock import AgentClock
 from vime.chat.served_model import ServedModel
 from vime.chat.trace import Trace
@@ -114,6 +114,8 @@ class Context:
         prepared: Prepared,
         *,
         binds: Mapping[str, str] | None = None,
+        places: Mapping[str, str] | None = None,
+        folder: str = TREE,
         environment: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Workspace]:
         """A workspace on a prepared repository, within the limits of `config.workspace`; all of it is gone when the block ends.
@@ -123,11 +125,18 @@ class Context:
                     end = await box.run(["agent", "--base-url", f"{url}/v1"], seconds=600, queues=False)
                 patch = (await box.diff()).patch
 
-        `binds` are paths of the host that can be read inside, with their places there. What waits for the node's places stops the
-        agent's clock. Raises SandboxError if the workspace does not start or is lost; the rollout is then run again.
+        `binds` are paths of the host that can be read inside, with their places there; `places` and `folder` show the tree
+        elsewhere (`Workspace.open`). What waits for the node's places stops the agent's clock. Raises SandboxError if the
+        workspace does not start or is lost; the rollout is then run again.
         """
         opened = Workspace.open(
-            prepared, self.config.workspace, binds=binds or {}, environment=environment or {}, waits=self._waiting
+            prepared,
+            self.config.workspace,
+            binds=binds or {},
+            places=places or {},
+            folder=folder,
+            environment=environment or {},
+            waits=self._waiting,
         )
         async with opened as box:
             try:

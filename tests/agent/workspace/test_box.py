@@ -144,3 +144,16 @@ async def test_a_browser_runs_the_scripts_of_a_page_that_a_server_inside_serves(
         browse = "chromium --headless --no-sandbox --dump-dom http://127.0.0.1:8000/page.html"
         assert "after 42" in (await box.run(browse)).stdout
         server.cancel()
+
+
+async def test_folders_of_the_tree_have_further_places_and_what_is_written_there_is_a_change_of_the_tree(prepared: Prepared):
+    places = {"/app": "docs", "/out/put": "made/here"}
+    async with Workspace.open(prepared, CONFIG, places=places, folder="/app") as box, Workspace.open(prepared, CONFIG) as plain:
+        assert (await box.run("pwd; cat read.txt; ls -A /out/put")).stdout == "/app\ntext\n"
+        await box.write("added.txt", "new\n")
+        assert await box.read("/testbed/docs/added.txt") == b"new\n" == await box.read("added.txt")
+        assert (await box.run("echo more > /out/put/file; mv read.txt moved.txt; touch /other")).exit_code == 1
+        patch = (await box.diff()).patch
+        assert all(path in patch for path in (b"b/docs/added.txt", b"b/docs/moved.txt", b"b/made/here/file"))
+        assert (await plain.apply(patch)).step == "apply" and (await plain.diff()).patch == patch
+        assert (await plain.run("ls /app")).exit_code == 2

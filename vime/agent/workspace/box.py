@@ -39,8 +39,8 @@ Waits = Callable[[], AbstractContextManager[None]]
 class Workspace:
     """A workspace in bubblewrap (`WorkspaceLike`); `open` makes one."""
 
-    def __init__(self, config: WorkspaceConfig, *, environment: Mapping[str, str], waits: Waits) -> None:
-        self._config, self._waits = config, waits
+    def __init__(self, config: WorkspaceConfig, *, environment: Mapping[str, str], folder: str, waits: Waits) -> None:
+        self._config, self._folder, self._waits = config, folder, waits
         self._environment = environment_of(config) | dict(environment)
         self._loop = asyncio.get_running_loop()
         self._channel = Channel()
@@ -60,23 +60,27 @@ class Workspace:
         config: WorkspaceConfig,
         *,
         binds: Mapping[str, str] = NOTHING,
+        places: Mapping[str, str] = NOTHING,
+        folder: str = TREE,
         environment: Mapping[str, str] = NOTHING,
         waits: Waits = nullcontext,
     ) -> AsyncIterator["Workspace"]:
         """A workspace on a prepared tree, once the node has a place for it; all of it is gone when the block ends.
 
-        `binds` are paths of the host that can be read inside, with their places there; `environment` is added to that of every
-        command. What the workspace waits for happens within `waits()`. Raises SandboxError if it does not start.
+        `binds` are paths of the host that can be read inside, with their places there. `places` are further places of folders of
+        the tree, `{"/app": "app"}`, which are made if the tree lacks them; whatever is written there is a change of the tree.
+        Commands start in `folder`, and relative paths begin there. `environment` is added to that of every command. What the
+        workspace waits for happens within `waits()`. Raises SandboxError if it does not start.
         """
         async with contextlib.AsyncExitStack() as stack:
             with waits():
                 await stack.enter_async_context(node_place("workspaces", config.num_workspaces))
             try:
-                box = cls(config, environment=environment, waits=waits)
+                box = cls(config, environment=environment, folder=folder, waits=waits)
             except OSError as error:
                 raise SandboxError(f"the workspace did not start: {error}") from error
             try:
-                await box._start(prepared, dict(binds))
+                await box._start(prepared, dict(binds), dict(places))
                 yield box
             finally:
                 await box.close()
@@ -97,7 +101,7 @@ class Workspace:
         *,
         seconds: float | None = None,
         stdin: bytes = b"",
-        folder: str = TREE,
+        folder: str | None = None,
         environment: Mapping[str, str] = NOTHING,
         output_bytes: int | None = None,
         keep: bool = False,
@@ -117,7 +121,7 @@ class Workspace:
             own_limit = self._config.command_seconds if seconds is None else seconds
             started = Started(
                 words=["bash", "-c", command] if isinstance(command, str) else command,
-                folder=folder,
+                folder=self._folder if folder is None else folder,
                 environment=self._environment | dict(environment),
                 stdin=stdin,
                 seconds=min(left, own_limit),
@@ -130,7 +134,7 @@ class Workspace:
 
     async def read(self, path: str, *, most_bytes: int | None = None) -> bytes:
         """The content of a file; see `WorkspaceLike.read`."""
-        reply = await self._ask("read", path, path=path)
+        reply = await self._ask("read", os.path.join(self._folder, path), path=path)
         most = self._config.disk_bytes if most_bytes is None else most_bytes
         with open(reply.files[0], "rb") as file:
             content = file.read(most + 1)
@@ -142,7 +146,7 @@ class Workspace:
         """Writes a file; see `WorkspaceLike.write`."""
         file = sealed_file(content)
         try:
-            await self._ask("write", path, path=path, files=[file])
+            await self._ask("write", os.path.join(self._folder, path), path=path, files=[file])
         finally:
             os.close(file)
 
@@ -177,7 +181,7 @@ class Workspace:
             self._closing = self._loop.create_task(self._end())
         await asyncio.shield(self._closing)
 
-    async def _start(self, prepared: Prepared, binds: dict[str, str]) -> None:
+    async def _start(self, prepared: Prepared, binds: dict[str, str], places: dict[str, str]) -> None:
         config, allowed = self._config, self._config.num_processes + OWN_PROCESSES
         memory_bytes = config.memory_bytes + config.disk_bytes
         try:
@@ -185,13 +189,14 @@ class Workspace:
         except OSError as error:
             raise SandboxError(f"the workspace did not start: {error}") from error
         num_processes = allowed + OWN_PROCESSES if self._group.bounds_processes else allowed  # the group also counts refusals
-        view = view_of(tuple(config.packages), tuple(config.visible), num_processes)
+        view = view_of(tuple(config.packages), tuple(config.visible), num_processes, tuple(sorted(places.items())))
         request = {
             "tree": str(prepared.tree),
             "binds": view.binds | {str(prepared.pristine): GIT} | binds,
             "files": view.files,
             "links": view.links,
-            "folders": empty_folders(),
+            "folders": [*empty_folders(), *places],
+            "places": list(places.values()),
             "limits": limits_of(config),
             "writable": writable_folders(config),
             "control_groups": self._group.process_files,

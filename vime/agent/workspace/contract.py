@@ -9,7 +9,7 @@ from aiohttp import web
 from vime.agent.workspace.results import Applied, CommandResult, Diff
 
 TREE = "/testbed"
-"""The place of the repository inside; commands start here, and relative paths begin here."""
+"""The place of the repository inside; by default commands start here, and relative paths begin here."""
 HOME = "/home/agent"
 NOTHING: Mapping[str, str] = {}
 
@@ -27,7 +27,7 @@ class WorkspaceLike(Protocol):
         *,
         seconds: float | None = None,
         stdin: bytes = b"",
-        folder: str = TREE,
+        folder: str | None = None,
         environment: Mapping[str, str] = NOTHING,
         output_bytes: int | None = None,
         keep: bool = False,
@@ -35,7 +35,8 @@ class WorkspaceLike(Protocol):
     ) -> CommandResult:
         """Runs a command line of bash (or one program with its arguments) and returns its result, even if it fails.
 
-        `seconds` and `output_bytes` (per stream) default to the configuration. Everything that the command has started ends with
+        `seconds` and `output_bytes` (per stream) default to the configuration, `folder` to the one in which the workspace was
+        opened. Everything that the command has started ends with
         it, including when the call is cancelled. To keep a server running in the background, run it in a task of its own, or
         start it in a command with `keep=True`; it then lives as long as the workspace. With `queues=False` the command takes none
         of the node's places, which suits programs that mostly wait, as agents do.

@@ -97,6 +97,8 @@ def _build(request: dict[str, Any], owner: tuple[int, int]) -> None:
         os.chmod(f"{_WRITABLE}/{name}", mode)
     os.mkdir(_TREE)
     _overlay(f"/proc/self/fd/{tree}")
+    for folder in request["places"]:
+        _make(folder, owner)
     for folder in request["folders"]:
         os.makedirs(_ROOT + folder, exist_ok=True)
     for path, text in request["files"].items():
@@ -117,6 +119,16 @@ def _show(source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         _write(target, "", create=True)
     _mount(source, target, flags=_BIND | _REC)
+
+
+def _make(folder: str, owner: tuple[int, int]) -> None:
+    """Makes a folder of the tree, with those above it, as far as they are missing."""
+    path = _TREE
+    for name in folder.split("/"):
+        path = f"{path}/{name}"
+        if not os.path.isdir(path):
+            os.mkdir(path)
+            os.chown(path, *owner)
 
 
 def _overlay(source: str) -> None:

@@ -60,15 +60,20 @@ class View:
 
 
 @lru_cache(maxsize=16)
-def view_of(packages: tuple[str, ...], visible: tuple[str, ...], num_processes: int) -> View:
-    """The view of all workspaces with these settings; `num_processes` is the limit that each process inside has."""
+def view_of(
+    packages: tuple[str, ...], visible: tuple[str, ...], num_processes: int, places: tuple[tuple[str, str], ...] = ()
+) -> View:
+    """The view of all workspaces with these settings.
+
+    `num_processes` is the limit that each process inside has; `places` are further places with their folders of the tree.
+    """
     bwrap = shutil.which("bwrap")
     assert bwrap is not None, "bubblewrap is missing: ask workspace_problem() first"
     links = {str(link): os.readlink(link) for name in _TOP if (link := Path("/", name)).is_symlink()}
     command = [bwrap, "--unshare-all", "--unshare-user", "--as-pid-1", "--new-session", "--cap-drop", "ALL"]
     command += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "workspace", "--clearenv"]
     command += ["--ro-bind", f"{_STAGE}/root", "/", "--proc", "/proc", "--dev", "/dev"]
-    for name, target in _WRITABLE.items():
+    for name, target in (*_WRITABLE.items(), *((f"tree/{name}", target) for target, name in places)):
         command += ["--bind", f"{_STAGE}/{name}", target]
     command += ["--remount-ro", "/dev", "--chdir", TREE, "--seccomp", str(FILTER), "--"]
     command += [interpreter(), "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT, str(CHANNEL), str(num_processes)]

@@ -1,0 +1,1 @@
+"""Harbor's task folders (instruction, environment, tests) as tasks of the coding agent, without containers."""
