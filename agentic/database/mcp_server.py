@@ -4,6 +4,7 @@
 """
 
 import json
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 from mcp.server import MCPServer
 
 from agentic.database.agents import database
-from agentic.database.task import Row, generate_rows
+from agentic.database.task import Row, sample_question
+from vime.data.split import split_of
 
 
 def rows(num_items: int, seed: int) -> list[Row]:
-    """Questions of the evaluation."""
-    return generate_rows(split="eval", num_items=num_items, seed=seed)
+    """Questions of both splits, each under a key that belongs to its split: people of the evaluation occur in no training row."""
+    keys = [f"{seed}/{number}" for number in range(num_items)]
+    return [{"key": key, **sample_question(random.Random(key), split=split_of(key)).row} for key in keys]
 
 
 def score(row: Row, text: str) -> float:

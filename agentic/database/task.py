@@ -50,6 +50,11 @@ class Question:
         return str(self.prices[self.thing]) if self.kind == "price" else self.name
 
     @property
+    def row(self) -> Row:
+        """A row of data."""
+        return {"question": self.text, "answer": self.answer, "owners": self.owners, "prices": self.prices}
+
+    @property
     def queries(self) -> tuple[str, str]:
         """The two queries that find the answer."""
         if self.kind == "price":
@@ -76,5 +81,4 @@ def sample_question(rng: random.Random, *, split: Split) -> Question:
 
 def generate_rows(*, split: Split, num_items: int, seed: int) -> list[Row]:
     """Rows with question, answer and the tables of the database."""
-    questions = [sample_question(random.Random(f"{split}/{seed}/{number}"), split=split) for number in range(num_items)]
-    return [{"question": one.text, "answer": one.answer, "owners": one.owners, "prices": one.prices} for one in questions]
+    return [sample_question(random.Random(f"{split}/{seed}/{number}"), split=split).row for number in range(num_items)]
