@@ -633,6 +633,18 @@ FAULTS: tuple[Fault, ...] = (
         tests=("tests/agentic/games/test_nim.py",),
     ),
     Fault(
+        file="agentic/harbor/dockerfile.py",
+        old="if reason := missing_system_package(package.name):",
+        new='if reason := "":',
+        tests=("tests/agentic/harbor/test_dockerfile.py",),
+    ),
+    Fault(
+        file="agentic/harbor/task_workspace.py",
+        old="find {TESTS} -mindepth 1 -delete && rm -rf {VERIFIER} && mkdir -p {VERIFIER}",
+        new="mkdir -p {TESTS} {VERIFIER}",
+        tests=("tests/agentic/harbor/test_task_workspace.py",),
+    ),
+    Fault(
         file="agentic/memagent/chunks.py",
         old="chunks = chunks[:head] + chunks[len(chunks) - (max_chunks - head) :]",
         new="chunks = chunks[:max_chunks]",

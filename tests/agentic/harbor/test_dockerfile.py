@@ -60,15 +60,14 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(max_examples=60, deadline=None)
-@given(wrong=st.sampled_from(sorted(REFUSED)), before=st.lists(st.sampled_from(KEPT), max_size=5), after=st.sampled_from(KEPT))
-def test_each_kind_of_line_that_does_more_is_refused_with_its_number_and_reason(
-    context: Path, wrong: str, before: list[str], after: str
-):
-    _, refused = read_dockerfile("\n".join([f"FROM python:{OWN}-slim", *before, wrong, after]), context)
-    assert [refusal.line for refusal in refused] == [2 + len(before)]
-    assert REFUSED[wrong] in refused[0].reason and refused[0].text == wrong.splitlines()[0]
-    assert str(refused[0]).startswith(f"environment/Dockerfile:{2 + len(before)}: `{wrong.splitlines()[0][:100]}")
+@settings(max_examples=5, deadline=None)
+@given(before=st.lists(st.sampled_from(KEPT), max_size=5), after=st.sampled_from(KEPT))
+def test_each_kind_of_line_that_does_more_is_refused_with_its_number_and_reason(context: Path, before: list[str], after: str):
+    for wrong, reason in REFUSED.items():
+        _, refused = read_dockerfile("\n".join([f"FROM python:{OWN}-slim", *before, wrong, after]), context)
+        assert [refusal.line for refusal in refused] == [2 + len(before)]
+        assert reason in refused[0].reason and refused[0].text == wrong.splitlines()[0]
+        assert str(refused[0]).startswith(f"environment/Dockerfile:{2 + len(before)}: `{wrong.splitlines()[0][:100]}")
 
 
 @pytest.mark.parametrize(
