@@ -164,7 +164,8 @@ async def main() -> int:
     if options.client:
         write_model()
         words = [*words, f"model.checkpoint={TAUGHT_MODEL.resolve()}", f"service.model_names=[{NAME}]"]
-    page, outcomes = Result(title="The training service under faults"), list[Outcome]()
+    title = "The training service under faults" + (", not deterministic" if options.free else "")
+    page, outcomes = Result(title=title), list[Outcome]()
     with tempfile.TemporaryDirectory(prefix="vime-service-") as folder, watched(Path(folder) / "service", words) as service:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
             started = time.monotonic()
