@@ -254,7 +254,7 @@ def write_page(output: Path, page: Result, client: Path) -> None:
                 values = curve(name, run, recipe.metrics[0])
                 series.append(Series(label=f"run {run}", x=[float(step) for step in range(len(values))], y=values))
     commands = [_command(name) for name in RECIPES if (run_folder(name, 0) / "command").exists()]
-    versions = ", ".join(f"{package} {installed_version(client, package)}" for package in ("tinker", "tinker-cookbook"))
+    versions = ", ".join(f"{package} {installed_version(client, package)}" for package in ("tinker", "tinker-cookbook", "tml-renderers"))
     facts = "\n".join(f"- {line}" for line in [*circumstances(page), versions])
     made = [f"python -m tools.tinker_arithmetic {FOLDER / 'start'}", *(shlex.join(teaching(name)) for name in TAUGHT)]
     text = [
