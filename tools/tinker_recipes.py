@@ -2,9 +2,14 @@
 
     python tools/tinker_recipes.py --client ENVIRONMENT/bin/python [--recipes math_rl sl_loop …] --output results/tinker
 
-ENVIRONMENT is a virtual environment with tinker and tinker-cookbook. The service has a tiny model (`tinker_arithmetic.py`), which
-is made first, in outputs/tinker. Each recipe is started by `clients/cookbook.py`, which gives it the tokenizer and rows of this
-folder in place of the hub's. Writes PATH.md and the figure PATH.svg; a recipe that came to its end is not run again.
+ENVIRONMENT is a virtual environment with tinker and tinker-cookbook; where not all that the latter asks for can be had:
+
+    pip install tinker aiohttp blobfile chz datasets math-verify pillow pylatexenc sympy termcolor textarena tiktoken torch
+    pip install --no-deps tinker-cookbook tml-renderers
+
+The service has a tiny model (`tinker_arithmetic.py`), which is made first, in outputs/tinker. Each recipe is started by
+`clients/cookbook.py`, which gives it the tokenizer and rows of this folder in place of the hub's. Writes PATH.md and the figure
+PATH.svg; a recipe that came to its end is not run again.
 """
 
 import argparse
@@ -53,6 +58,8 @@ ALL_TAUGHT = [
     "trainer.sft_tokens_per_step=6000",
 ]
 NUM_ROWS = 512
+PACKAGES = ("tinker", "tinker-cookbook", "tml-renderers")
+"""Packages of the client whose versions the page shows."""
 LOSSES = "losses.json"
 MINUTES = 40
 """Time limit of a recipe."""
@@ -254,7 +261,7 @@ def write_page(output: Path, page: Result, client: Path) -> None:
                 values = curve(name, run, recipe.metrics[0])
                 series.append(Series(label=f"run {run}", x=[float(step) for step in range(len(values))], y=values))
     commands = [_command(name) for name in RECIPES if (run_folder(name, 0) / "command").exists()]
-    versions = ", ".join(f"{package} {installed_version(client, package)}" for package in ("tinker", "tinker-cookbook", "tml-renderers"))
+    versions = ", ".join(f"{package} {installed_version(client, package)}" for package in PACKAGES)
     facts = "\n".join(f"- {line}" for line in [*circumstances(page), versions])
     made = [f"python -m tools.tinker_arithmetic {FOLDER / 'start'}", *(shlex.join(teaching(name)) for name in TAUGHT)]
     text = [
