@@ -16,6 +16,7 @@ from agentic.coding.repository import prepare_repository
 from agentic.coding.reward import PATCH, TASK, row_of
 from agentic.coding.task import Task
 from vime.agent.workspace.contract import WorkspaceLike
+from vime.agent.workspace.results import Diff
 from vime.gateway.session import AgentSession
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
@@ -39,7 +40,15 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         work = await _work(context, method, program, session, box, task.problem_statement)
         diff = await box.diff()
     samples = session.samples(sample)
-    metadata = {
+    describe_work(samples, work, diff)
+    samples[-1].metadata[TASK] = row_of(sample)
+    return samples
+
+
+def describe_work(samples: list[Sample], work: AgentResult, diff: Diff) -> None:
+    """Puts the patch, the agent's ending and the numbers of its work into the last sample of a rollout."""
+    samples[-1].stop_reason = STOP_REASONS[work.ending]
+    samples[-1].metadata |= {
         PATCH: diff.patch.decode(errors="surrogateescape"),
         "patch_reason": diff.reason,
         "ending": work.ending.value,
@@ -47,9 +56,6 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         "tokens": sum(sample.num_trained_tokens for sample in samples),
         **work.about,
     }
-    samples[-1].metadata |= {TASK: row_of(sample), **metadata}
-    samples[-1].stop_reason = STOP_REASONS[work.ending]
-    return samples
 
 
 async def _work(

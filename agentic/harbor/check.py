@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,7 +20,7 @@ from rich.progress import track
 
 from agentic.harbor.rows import folders_of
 from agentic.harbor.task import CONFIG, HarborTask, RefusedError
-from agentic.harbor.task_workspace import make_ready, opened, run_solution, run_tests
+from agentic.harbor.task_workspace import OpensWorkspace, make_ready, opened, run_solution, run_tests
 from vime.agent.workspace import Workspace
 from vime.config import WorkspaceConfig
 from vime.errors import SandboxError
@@ -61,7 +60,7 @@ async def check(folder: Path, *, name: str, config: WorkspaceConfig) -> Checked:
         return Checked(name=name, refused=list(map(str, error.refusals)))
     life = task.tests_seconds + (task.agent_seconds or config.life_seconds)
     config = replace(config, life_seconds=max(config.life_seconds, life))
-    workspace: Callable[..., AbstractAsyncContextManager[Workspace]] = partial(_open, config)
+    workspace: OpensWorkspace = partial(_open, config)
     scores, said = dict[bool, float](), list[str]()
     for solves in (False, True):
         if solves and not (folder / "solution/solve.sh").is_file():

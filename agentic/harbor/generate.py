@@ -4,13 +4,12 @@ All that the agent samples is trained, as in `agentic.coding`. The last sequence
 """
 
 import asyncio
-from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from agentic.coding.agent import CodingAgent
-from agentic.coding.generate import STOP_REASONS
+from agentic.coding.generate import describe_work
 from agentic.coding.prompts import FULL, TINY
 from agentic.harbor.config import HarborConfig
 from agentic.harbor.task import TASK, HarborTask
@@ -49,6 +48,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         with context.clock.stopped(), context.trace.span("tests", kind="sandbox"):
             tested = await run_tests(box, ready, config)
     samples = session.samples(sample)
+    describe_work(samples, work, diff)
     samples[-1].metadata |= {
         TASK: str(task.folder),
         SCORE: tested.score,
@@ -57,14 +57,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         NOT_PREPARED: tested.not_prepared,
         "tests_seconds": tested.seconds,
         "tests_output": tested.output,
-        "patch": diff.patch.decode(errors="surrogateescape"),
-        "patch_reason": diff.reason,
-        "ending": work.ending.value,
-        "segments": dict(Counter(str(sample.metadata.get("kind", "main")) for sample in samples)),
-        "tokens": sum(sample.num_trained_tokens for sample in samples),
-        **work.about,
     }
-    samples[-1].stop_reason = STOP_REASONS[work.ending]
     return samples
 
 

@@ -6,7 +6,6 @@
 Only wheels are installed, since a source distribution would run its own code on this machine.
 """
 
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -41,7 +40,7 @@ def installed(task: HarborTask, wanted: Sequence[Requested], *, file: str, cache
     if folder not in _failed and (failed := _install(names, folder)):
         _failed[folder] = failed
     if reason := _failed.get(folder, ""):
-        lines = {package.line: package.text for package in wanted if _is_named(package.name, reason)}
+        lines = {package.line: package.text for package in wanted if package.name in reason}
         lines = lines or {wanted[0].line: wanted[0].text}
         refusals = [Refusal(file=file, line=line, text=text, reason=f"pip says: {reason}") for line, text in lines.items()]
         raise RefusedError(task.folder, refusals)
@@ -77,6 +76,7 @@ def _install(names: list[str], folder: Path) -> str:
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=INSTALL_SECONDS)
         except subprocess.TimeoutExpired:
+            shutil.rmtree(building, ignore_errors=True)
             return f"nothing for {INSTALL_SECONDS} seconds"
         if done.returncode:
             shutil.rmtree(building, ignore_errors=True)
@@ -87,10 +87,13 @@ def _install(names: list[str], folder: Path) -> str:
 
 
 def _settle(building: Path, folder: Path) -> None:
-    """Gives a folder its name, unless another process was faster."""
-    with contextlib.suppress(OSError):
+    """Gives a folder its name, unless another process was faster. Raises OSError if it can have none."""
+    try:
         building.rename(folder)
-    shutil.rmtree(building, ignore_errors=True)
+    except OSError:
+        shutil.rmtree(building, ignore_errors=True)
+        if not folder.is_dir():
+            raise
 
 
 def _kept(cache_folder: str | None) -> Path:
@@ -101,8 +104,3 @@ def _kept(cache_folder: str | None) -> Path:
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
-
-
-def _is_named(requirement: str, reason: str) -> bool:
-    """True if a message names a requirement."""
-    return requirement in reason

@@ -154,11 +154,6 @@ class RefusedError(ValueError):
         return "; ".join(map(str, self.refusals))
 
 
-def folders_of(folder: str | Path) -> list[Path]:
-    """All task folders in a folder, which may be one itself, in the order of their paths."""
-    return sorted(path.parent for path in Path(folder).expanduser().rglob(CONFIG))
-
-
 def read_script(text: str, folder: Path) -> tuple[Installs, list[Refusal]]:
     """The packages that a tests' script installs, and its lines that cannot be done; `folder` is that of the tests."""
     installs, refused = Installs(), list[Refusal]()

@@ -7,11 +7,11 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from agentic.harbor.dockerfile import FILE
 from agentic.harbor.packages import installed, installers
@@ -141,20 +141,8 @@ def make_ready(task: HarborTask, *, cache_folder: str | None) -> Ready:
         )
 
 
-class OpensWorkspace(Protocol):
-    """Opens a workspace; see `vime.rollout.context.Context.workspace`."""
-
-    def __call__(
-        self,
-        prepared: Prepared,
-        *,
-        binds: Mapping[str, str] | None = None,
-        places: Mapping[str, str] | None = None,
-        folder: str,
-        environment: Mapping[str, str] | None = None,
-    ) -> AbstractAsyncContextManager[Workspace]:
-        """The workspace, until the block ends."""
-        ...
+OpensWorkspace = Callable[..., AbstractAsyncContextManager[Workspace]]
+"""Opens a workspace as `vime.rollout.context.Context.workspace` does."""
 
 
 @asynccontextmanager

@@ -350,11 +350,12 @@ class TinkerCalls:
 
     def _remove_old(self, session: Session, of: str) -> None:
         """Removes the oldest weights of a model that have no name, but for those that samples are still to be taken from."""
-        awaited = {entry.id.rpartition(":")[0] for entry in self._journal.open_calls()}
-        unnamed = [(id, each) for id, each in session.samplers.items() if each.snapshot_of == of]
-        for id, each in unnamed[:-KEPT_UNNAMED]:
+        unnamed = [(id, Path(str(each.saved))) for id, each in session.samplers.items() if each.snapshot_of == of]
+        old = [(id, folder) for id, folder in unnamed[:-KEPT_UNNAMED] if folder.exists()]
+        awaited = {entry.id.rpartition(":")[0] for entry in self._journal.open_calls()} if old else set[str]()
+        for id, folder in old:
             if id not in awaited:
-                shutil.rmtree(str(each.saved), ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
     async def _saved(self, model: TrainedModel, kind: str, name: Any, body: dict[str, Any], owner: str) -> str:
         """Saves a checkpoint under a name, and returns its path. Raises BadRequestError for one that may not be replaced."""

@@ -36,10 +36,10 @@ class WorkspaceLike(Protocol):
         """Runs a command line of bash (or one program with its arguments) and returns its result, even if it fails.
 
         `seconds` and `output_bytes` (per stream) default to the configuration, `folder` to the one in which the workspace was
-        opened. Everything that the command has started ends with
-        it, including when the call is cancelled. To keep a server running in the background, run it in a task of its own, or
-        start it in a command with `keep=True`; it then lives as long as the workspace. With `queues=False` the command takes none
-        of the node's places, which suits programs that mostly wait, as agents do.
+        opened. Everything that the command has started ends with it, including when the call is cancelled. To keep a server
+        running in the background, run it in a task of its own, or start it in a command with `keep=True`; it then lives as long
+        as the workspace. With `queues=False` the command takes none of the node's places, which suits programs that mostly wait,
+        as agents do.
         """
         ...
 
