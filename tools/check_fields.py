@@ -26,7 +26,11 @@ CHECKED_ONLY = {
 }
 """Properties of a machine, given so that the plan and the checks can be made without it (placement follows `num_replicas`), and
 fields that only allow something that is refused otherwise."""
-INTERPOLATED = {"RolesConfig.coder": "${method.roles.coder}"}
+INTERPOLATED = {
+    "RolesConfig.coder": "${method.roles.coder}",
+    "HarborConfig.tasks": "${method.tasks}",
+    "HarborConfig.skip_refused": "${method.skip_refused}",
+}
 """Fields that only files in `conf/` read, with the text that reads them."""
 MARK = "vime reads"
 
