@@ -1,7 +1,8 @@
-"""Random matches for the supervised training of the games' tiny model: it learns what a move is, and nothing about good ones.
+"""Matches for the supervised training of the games' tiny model: it learns what a move is, and of tic-tac-toe what a good one is.
 
-Every move is drawn from all legal ones, and ILLEGAL of the replies are words of the game that are no legal move. A batch depends
-on the seed and the step only.
+In Nim every move is drawn from all legal ones. In tic-tac-toe half of the moves are a perfect player's, so that the model knows
+good moves without preferring them enough. ILLEGAL of the replies are drawn from all words of the game. A batch depends on the
+seed and the step only.
 """
 
 import random
@@ -17,6 +18,8 @@ from vime.types import Message, Sample
 
 ILLEGAL = 0.05
 """Share of replies that are drawn from all words, legal or not."""
+PERFECT = {"nim": 0.0, "tictactoe": 0.5}
+"""Share of the legal moves that a perfect player makes, by the name of the game; the others are random."""
 LARGEST = 4
 """Most pieces of a heap of Nim."""
 WORDS = {"nim": [letter * number for letter in HEAPS for number in range(1, LARGEST + 1)], "tictactoe": list(CELLS)}
@@ -24,13 +27,15 @@ WORDS = {"nim": [letter * number for letter in HEAPS for number in range(1, LARG
 
 
 def conversations(game: TwoPlayerGame, number: int, chance: random.Random) -> list[list[Message]]:
-    """The conversations of both seats in a match of random moves."""
+    """The conversations of both seats in a match."""
     position, _ = game.start(number)
     match = game.open({"key": f"demonstration {number}", "position": position})
     told: dict[str, list[Message]] = {}
     while (seen := match.observe()) is not None:
         assert not isinstance(seen.content, str), "matches are conversations"
-        move = chance.choice(WORDS[game.name] if chance.random() < ILLEGAL else match.moves)
+        is_perfect = chance.random() < PERFECT[game.name]
+        legal = game.best(match.position) if is_perfect else match.moves
+        move = chance.choice(WORDS[game.name] if chance.random() < ILLEGAL else legal)
         told.setdefault(seen.seat, []).extend([*seen.content, {"role": "assistant", "content": move}])
         try:
             match.act(Reply(seat=seen.seat, text=move))
