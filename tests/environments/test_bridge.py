@@ -1,6 +1,7 @@
 """An environment in a Python of its own, whose agents call sessions: what is trained, and what is lost with its process."""
 
 import asyncio
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,21 @@ async def test_a_process_that_takes_one_episode_at_a_time_is_ended_with_one_that
         assert (await summed(byte_tokenizer, single, ["7"] * 2)).reward == 1.0
     finally:
         single.close()
+
+
+def test_nothing_outlives_a_worker_that_is_killed():
+    script = (
+        "import sys, time; from vime.environments.bridge import Bridge\n"
+        "bridge = Bridge(python=sys.executable, adapter=sys.argv[1], num_processes=2)\n"
+        "list(bridge.rows(split='train', num_items=1, seed=0)); print('ready', flush=True); time.sleep(600)"
+    )
+    words = [sys.executable, "-c", script, ADAPTER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None and worker.stdout.readline() == b"ready\n"
+        running = psutil.Process(worker.pid).children(recursive=True)
+        worker.kill()
+    assert len(running) >= 2, "the environment and its supervisor"
+    assert not psutil.wait_procs(running, timeout=60)[1]
 
 
 async def test_a_start_holds_up_no_other_rollout(byte_tokenizer: Any):
