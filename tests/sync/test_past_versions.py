@@ -1,10 +1,13 @@
 """Earlier versions of the trained model on real servers: the pool, the draw, a server that comes back, and a resumed run."""
 
+import errno
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,3 +92,34 @@ async def test_servers_have_a_version_of_the_pool_also_after_they_were_killed(
     stack.trainer.step()
     await stack.sync(stack.trainer.export())
     await stack.probe()
+
+
+async def test_a_copy_that_fails_leaves_the_pool_as_it_is_and_is_an_error_only_without_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(b"weights")
+    exported: Any = Present(lambda version: WeightPayload(version=version, files=[str(file)]))
+    settings = SimpleNamespace(past_versions=PastVersionsConfig(every=1, pool_size=POOL_SIZE))
+    config: Any = SimpleNamespace(seed=0, serving=SimpleNamespace(models={"actor": settings}))
+    sent: list[str] = []
+
+    async def send(_: PastVersions, name: str, kept: Path) -> None:
+        sent.append(kept.name)
+
+    def is_full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(PastVersions, "_send", send)
+    past = PastVersions(config, tmp_path, exported, exported, Policy())
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "copyfile", is_full)
+        with pytest.raises(OSError, match="No space left"):
+            await past.follow(0)
+    await past.follow(0)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "copyfile", is_full)
+        await past.follow(1)
+    assert pool(tmp_path) == [0] and set(sent) == {"0"}
+    await past.follow(2)
+    assert pool(tmp_path) == [0, 2]

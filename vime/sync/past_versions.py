@@ -62,12 +62,21 @@ class PastVersions:
         return {f"serving/{name}/version": float(served) for name, served in self._served.items()}
 
     async def _keep(self, folder: Path, version: int) -> None:
-        """Adds the present version to a pool; one of that number there is of an interrupted run, and replaced."""
+        """Adds the present version to a pool; one of that number there is of an interrupted run, and replaced.
+
+        A copy that fails, on a full disk for example, leaves the pool as it is; only without any version it is an error.
+        """
         payload = self._policy.payloads.get("")
         if payload is None or payload.version != version or payload.base is not None:
             async with self._colocation.awake() as trainer:
                 payload = await trainer.export_weights(version, is_whole=True)
-        await asyncio.to_thread(_copy, payload, folder / str(version))
+        try:
+            await asyncio.to_thread(_copy, payload, folder / str(version))
+        except OSError as error:
+            shutil.rmtree(writing_place(folder / str(version)), ignore_errors=True)
+            if not _versions(folder, until=version):
+                raise
+            logger.warning("version %d does not join the earlier versions in %s: %s", version, folder, error)
 
     async def _send(self, name: str, kept: Path) -> None:
         payload = WeightPayload(**json.loads((kept / DESCRIPTION).read_text()))
