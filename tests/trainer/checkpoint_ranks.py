@@ -63,7 +63,8 @@ def whole_state(engine: LockstepEngine) -> dict[str, torch.Tensor]:
                 shards = gather_objects(own, parallel_state.get_tensor_model_parallel_group())
             full = names.unshard(mapping.layout, shards, engine.architecture)
             for name, tensor in zip(mapping.names, names.unfuse(mapping.layout, full, engine.architecture)):
-                own_part[f"{kind} {name}"] = tensor.clone()
+                place = "" if mapping.place is None else f" {mapping.place}"
+                own_part[f"{kind} {name}{place}"] = tensor.clone()
     state: dict[str, torch.Tensor] = {"steps": torch.tensor(optimizer_state.num_steps(engine.optimizer))}
     for other in gather_objects(own_part):
         state |= other

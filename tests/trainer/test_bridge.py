@@ -18,7 +18,7 @@ MakeConfig = Callable[..., RunConfig]
 
 VOCAB = 160
 FAMILIES = [("qwen2", False), ("qwen2", True), ("qwen3", False), ("llama", True), ("qwen3_moe", False), ("gemma3_text", True)]
-FAMILIES += [("qwen3_5_text", False), ("qwen3_5_text", True)]
+FAMILIES += [("qwen3_5_text", False), ("qwen3_5_text", True), ("gpt_oss", False)]
 
 
 def hugging_face_logprobs(folder: Path, sequences: list[list[int]]) -> list[list[float]]:

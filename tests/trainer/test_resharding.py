@@ -22,6 +22,7 @@ KINDS: dict[str, tuple[str, bool, str]] = {
     "tied": ("qwen2", True, "float32"),
     "experts": ("qwen3_moe", False, "float32"),
     "linear": ("qwen3_5_text", False, "float32"),
+    "sinks": ("gpt_oss", False, "float32"),
     "adapters": ("qwen3", False, "float32"),
 }
 """Family, tied embeddings and precision."""
@@ -42,6 +43,7 @@ CHANGES = [
     *[("tied", "tensor", "pipeline"), ("tied", "pipeline", "single"), ("tied", "single", "pipeline")],
     *[("experts", "pipeline", "single"), ("experts", "single", "expert"), ("experts", "expert", "pipeline")],
     *[("linear", "tensor", "pipeline"), ("linear", "pipeline", "single"), ("linear", "single", "tensor")],
+    *[("sinks", "expert", "pipeline"), ("sinks", "pipeline", "single")],
     *[("tied", "interleaved", "tensor"), ("tied", "single", "interleaved")],
     *[("adapters", "tensor", other) for other in ("tensor", "single", "data")],
     *[("adapters", "data", "pipeline"), ("adapters", "single", "tensor")],
@@ -62,6 +64,7 @@ EXPORTS = [
             ("qwen3_moe", False),
             ("gemma3_text", True),
             ("qwen3_5_text", False),
+            ("gpt_oss", False),
         )
     ),
     *(("pipeline", family, tied) for family, tied in (("qwen2", True), ("qwen3_moe", False))),

@@ -24,7 +24,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 @pytest.mark.parametrize("recompute", [False, True], ids=["all", "recompute"])
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "qwen3_moe", "gemma3_text", "qwen3_5_text"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "qwen3_moe", "gemma3_text", "qwen3_5_text", "gpt_oss"])
 def test_the_formula_of_the_plan_is_the_count(
     engine: Callable[[RunConfig], Any],
     models: Callable[..., Path],

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from tests.served_stack import HuggingFaceTrainer, ServedStack
 from vime.config import ServedModelConfig, ServingConfig
@@ -20,6 +22,7 @@ VOCAB = 160
 SHAPES: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24},
     "qwen3_5_text": {"head_dim": 32},
+    "gpt_oss": {"head_dim": 32, "swiglu_limit": 7.0, "tie_word_embeddings": False},
 }
 """Fields of the random models; vLLM has no heads of 16 channels on a CPU."""
 NUM_LAYERS, LENGTHS = 4, [3, 7, 40, 150]
@@ -37,7 +40,6 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     assert own.config_class is not None
     torch.manual_seed(0)
     config = getattr(transformers, own.config_class)(
-        **{**own.test_shape, **SHAPES[request.param]},
         vocab_size=VOCAB,
         hidden_size=64,
         intermediate_size=96,
@@ -45,16 +47,18 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
-        tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=0,
         pad_token_id=0,
+        **{"tie_word_embeddings": True, **own.test_shape, **SHAPES[request.param]},
     )
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(tmp_path / "model")
+    words = Tokenizer(WordLevel({str(number): number for number in range(VOCAB)}, unk_token="0"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 

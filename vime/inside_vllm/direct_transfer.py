@@ -15,6 +15,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngin
 
 from vime.inside_vllm.proof import Proof
 from vime.inside_vllm.repack import repack_on_cpu
+from vime.inside_vllm.stacked_experts import loadable
 from vime.inside_vllm.transfer import FileEngine, FileUpdateInfo, erase_weights
 from vime.weights.payload import WeightDigest
 
@@ -29,7 +30,7 @@ class _DigestingModel:
         return getattr(self._model, name)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        return self._model.load_weights(self._hashed(weights))
+        return self._model.load_weights(loadable(self._model, self._hashed(weights)))
 
     def _hashed(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in weights:

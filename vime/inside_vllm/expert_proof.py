@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vime.inside_vllm.stacked_experts import gated
 from vime.inside_vllm.value_sample import QUANTIZED_TOLERANCE, PendingCheck, ValueSample, difference, is_exact
 
 EXPERT_INPUT = 16.0
@@ -18,7 +19,7 @@ EXPERT_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
 """Tolerance as a share of the sum of absolute products, because an expert's inner values are rounded to the dtype."""
 
 Parts = dict[str, tuple[str, ValueSample]]
-"""An expert's gate_proj, up_proj and down_proj: name and sample."""
+"""An expert's gate_proj, up_proj and down_proj, and their biases if it has some (`down_proj.bias`): name and sample."""
 
 
 def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str | PendingCheck]:
@@ -26,7 +27,9 @@ def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str | Pen
     layer = of_layer[0][1].shard.module
     by_expert: dict[int, Parts] = {}
     for name, sample in of_layer:
-        by_expert.setdefault(sample.shard.number, {})[sample.shard.part] = (name, sample)
+        part = sample.shard.part if sample.shard.parameter == "weight" else f"{sample.shard.part}.bias"
+        by_expert.setdefault(sample.shard.number, {})[part] = (name, sample)
+    num_parts = 6 if hasattr(layer, "w13_bias") else 3
     if (
         len(by_expert) < layer.moe_config.num_local_experts
         and layer.moe_config.num_experts == layer.moe_config.num_logical_experts
@@ -34,9 +37,9 @@ def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str | Pen
         missing = layer.moe_config.num_local_experts - len(by_expert)
         yield f"the layer of {of_layer[0][0]}: {missing} experts were not sent"
     for parts in by_expert.values():
-        if len(parts) < 3:
+        if len(parts) < num_parts:
             yield f"{_name(parts)}: only {', '.join(sorted(parts))} of it was sent"
-    experts = {number: parts for number, parts in by_expert.items() if len(parts) == 3}
+    experts = {number: parts for number, parts in by_expert.items() if len(parts) == num_parts}
     if not experts:
         return
     tolerance = EXPERT_TOLERANCE.get(layer.moe_config.in_dtype, QUANTIZED_TOLERANCE) if is_exact(layer) else QUANTIZED_TOLERANCE
@@ -61,8 +64,17 @@ def _products(layer: Any, parts: Parts) -> tuple[torch.Tensor, torch.Tensor, tor
     token_MH = torch.zeros(len(gate.indices), size, dtype=dtype, device=device)
     token_MH.scatter_(1, gate.indices.to(device, non_blocking=True).unsqueeze(1), EXPERT_INPUT)
     gate_MI, up_MI = (EXPERT_INPUT * sample.values.t().to(device, dtype).float() for sample in (gate, up))
-    inner_MI, down_RI = torch.nn.functional.silu(gate_MI) * up_MI, down.values.to(device, dtype).float()
-    return token_MH, inner_MI @ down_RI.t(), (inner_MI.abs() @ down_RI.abs().t()).clamp_min(1e-20)
+    down_RI = down.values.to(device, dtype).float()
+    if "down_proj.bias" not in parts:
+        inner_MI = torch.nn.functional.silu(gate_MI) * up_MI
+        return token_MH, inner_MI @ down_RI.t(), (inner_MI.abs() @ down_RI.abs().t()).clamp_min(1e-20)
+    of_gate_I, of_up_I, of_down_H = (
+        parts[f"{part}.bias"][1].values.to(device, dtype).float() for part in ("gate_proj", "up_proj", "down_proj")
+    )
+    inner_MI = gated(gate_MI + of_gate_I, up_MI + of_up_I)
+    is_here = layer.moe_config.moe_parallel_config.tp_rank == 0  # it is added once
+    bias_R = of_down_H.index_select(0, down.indices.to(device)) * is_here
+    return token_MH, inner_MI @ down_RI.t() + bias_R, inner_MI.abs() @ down_RI.abs().t() + bias_R.abs() + 1e-20
 
 
 def _fault(parts: Parts, read_MR: torch.Tensor, products_MR: torch.Tensor) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from vime.inside_vllm.expert_proof import check_experts
+from vime.inside_vllm.stacked_experts import of_single_experts
 from vime.inside_vllm.tensor_shard import Kind, TensorShard, find_shard
 from vime.inside_vllm.value_sample import INTEGER_TOLERANCE, PendingCheck, ValueSample, difference, faults, is_exact
 from vime.weights.quantize import SCALE
@@ -52,6 +53,10 @@ class Proof:
 
     def note(self, model: Any, name: str, tensor: torch.Tensor) -> None:
         """Keeps some values of a tensor that goes to the model's loader (from several threads at once)."""
+        for of_one, part in of_single_experts(name, tensor):
+            self._note(model, of_one, part)
+
+    def _note(self, model: Any, name: str, tensor: torch.Tensor) -> None:
         shard = find_shard(model, name, tensor.shape)
         if shard is None:
             with self._lock:
@@ -64,7 +69,10 @@ class Proof:
         along = 1 if shard.kind is Kind.linear or shard.part in ("gate_proj", "up_proj") else 0
         if shard.kind is Kind.values:
             part = part.reshape(-1)
-        indices = self._indices(shard, part.shape[along]).to(tensor.device, non_blocking=True)
+        if shard.kind is Kind.expert and tensor.dim() == 1:  # its output has all of its biases
+            along, indices = 0, torch.arange(len(part), device=tensor.device)
+        else:
+            indices = self._indices(shard, part.shape[along]).to(tensor.device, non_blocking=True)
         sample = ValueSample(shard=shard, indices=indices, values=part.index_select(along, indices).clone())
         with self._lock:
             self._samples[name] = sample

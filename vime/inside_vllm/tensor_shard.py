@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 INNER = "model."
-EXPERT = re.compile(r"(?P<layer>.*\.experts)\.(?P<number>\d+)\.(?P<part>gate_proj|up_proj|down_proj)\.weight")
+QKV = "qkv_proj"
+EXPERT = re.compile(r"(?P<layer>.*\.experts)\.(?P<number>\d+)\.(?P<part>gate_proj|up_proj|down_proj)\.(?P<parameter>weight|bias)")
 
 
 class Kind(enum.Enum):
@@ -54,12 +55,26 @@ def find_shard(model: Any, name: str, shape: torch.Size) -> TensorShard | None:
     mapped = _mapped(model, name)
     if mapped is None:
         return None
-    path, _, parameter = mapped[0].rpartition(".")
+    (path, _, parameter), part = mapped[0].rpartition("."), mapped[1]
     try:
         module = model.get_submodule(path)
     except AttributeError:
+        fused = _fused_queries(model, path)
+        if fused is None:
+            return None
+        module, part = fused
+    return _of_layer(module, parameter, part, shape)
+
+
+def _fused_queries(model: Any, path: str) -> tuple[Any, str] | None:
+    """The layer of queries, keys and values with the part that this is, of a model whose names do not say it."""
+    before, _, name = path.rpartition(".")
+    if name not in getattr(model, "packed_modules_mapping", {}).get(QKV, ()):
         return None
-    return _of_layer(module, parameter, mapped[1], shape)
+    try:
+        return model.get_submodule(f"{before}.{QKV}"), name[0]
+    except AttributeError:
+        return None
 
 
 def _mapped(model: Any, name: str) -> tuple[str, Any] | None:
@@ -146,6 +161,15 @@ def _expert(model: Any, match: "re.Match[str]", shape: torch.Size) -> TensorShar
         return None  # another worker's
     size, rank = module.moe_config.intermediate_size_per_partition, module.moe_config.moe_parallel_config.tp_rank
     size = min(getattr(module.moe_config, "intermediate_size_per_partition_unpadded", None) or size, size)
-    own, all_rows, all_columns = slice(rank * size, (rank + 1) * size), slice(0, shape[0]), slice(0, shape[1])
+    own, all_rows = slice(rank * size, (rank + 1) * size), slice(0, shape[0])
+    all_columns = slice(0, shape[1]) if len(shape) > 1 else slice(0, 1)
     rows, columns = (all_rows, own) if match["part"] == "down_proj" else (own, all_columns)
-    return TensorShard(module=module, kind=Kind.expert, rows=rows, columns=columns, part=match["part"], number=number)
+    return TensorShard(
+        module=module,
+        kind=Kind.expert,
+        rows=rows,
+        columns=columns,
+        parameter=match["parameter"],
+        part=match["part"],
+        number=number,
+    )

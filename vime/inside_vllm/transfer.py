@@ -22,6 +22,7 @@ from vime.inside_vllm.erase import erase, erase_what_is_materialized
 from vime.inside_vllm.proof import Proof
 from vime.inside_vllm.repack import repack_on_cpu
 from vime.inside_vllm.shadow import Shadow, can_shadow
+from vime.inside_vllm.stacked_experts import loadable
 from vime.machine import num_cores
 from vime.weights.delta import Buckets, read_bucket
 from vime.weights.payload import LacksBase, WeightDigest
@@ -282,7 +283,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def _load(self, arrival: Arrival, file: str) -> None:
         tensors = arrival.mapped.pop(file, None) or read_bucket(file, None, None)[0]
         for target, model in self._loading(arrival):
-            model.load_weights([(name, tensor) for name, tensor in tensors if target.takes(name)])
+            model.load_weights(loadable(model, [(name, tensor) for name, tensor in tensors if target.takes(name)]))
 
 
 class WeightReport:

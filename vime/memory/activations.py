@@ -14,8 +14,10 @@ k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the tra
   computed again in the backward pass, in one layer at a time;
 - the feed-forward network keeps both halves before the gate and the gated product, `3·w·b/T`; where the gate is not one fused
   operation (GELU, or `megatron_args.bias_activation_fusion=false`), two more intermediate results;
-- experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps
-  `5·E + 24·k` bytes.
+- experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f, and two more where
+  the halves are clamped; their router keeps `5·E + 24·k` bytes.
+- with sinks queries, keys, values and the output have 8 more channels and are kept as they are attended to, keys and values
+  of local attention, in every second layer, twice: in their block and in the next.
 
 - with `trainer.quantization=int8` the input of a product is kept as integers, a byte for each value and 4 for each token;
 
@@ -32,7 +34,15 @@ Besides: the last norm, cosines and sines, and the states from which tokens are 
 from vime.cluster.layout import splits_tokens
 from vime.config import LoraTarget, ModelConfig, RunConfig, TrainedQuantization, TrainerConfig
 from vime.model.families import family_of
-from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK, ROW_PARALLEL, STATE_CHUNK, adapted_shapes
+from vime.model.size import (
+    BYTES,
+    LOGITS_IN_CHUNK,
+    LOGITS_IN_CUDA_CHUNK,
+    ROW_PARALLEL,
+    SINK_CHANNELS,
+    STATE_CHUNK,
+    adapted_shapes,
+)
 
 FLOAT32 = 4
 QKV = (LoraTarget.q_proj, LoraTarget.k_proj, LoraTarget.v_proj)
@@ -93,6 +103,8 @@ def _attention(model: ModelConfig, trainer: TrainerConfig) -> float:
     kept_inputs = _input_bytes(trainer, heads * model.head_dim / ranks) * keeps_input(trainer, LoraTarget.o_proj)
     values, numbers = (3 * heads + 3 * groups) * model.head_dim, float(heads)
     family = family_of(model.family)
+    if family.has_sinks:
+        values = (2 * heads + 3 * groups) * (model.head_dim + SINK_CHANNELS)
     if family.qk_norm:
         values, numbers = values + (heads + groups) * model.head_dim, numbers + heads + groups
     if family.gates_attention:
@@ -139,7 +151,8 @@ def _feed_forward(config: RunConfig) -> float:
 def _experts(config: RunConfig) -> float:
     model, trainer = config.model, config.trainer
     chosen, is_trained = model.num_experts_per_token, not trainer.lora.rank
-    channels = (2 if _is_fused(config) else 5) + is_trained
+    is_clamped = family_of(model.family).activation == "quick_gelu"
+    channels = (2 if _is_fused(config) else 5 + 2 * is_clamped) + is_trained
     each = (is_trained * model.hidden_size + channels * model.moe_intermediate_size) * BYTES[trainer.precision]
     return (chosen * each + 5 * model.num_experts + 24 * chosen) / _split(trainer)
 

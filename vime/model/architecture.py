@@ -52,6 +52,8 @@ class Architecture:
     """The layers of linear attention; those of all other families are none."""
     rotary_share: float = 1.0
     """Share of the channels of each head that rotary embeddings turn, the first ones."""
+    gate_limit: float | None = None
+    """The value to which the halves of a gated product are clamped, the gate from above, the linear half from both sides."""
     softmax_scale: float | None = None
     """Factor of the attention scores; None for one over the square root of the heads' width."""
 

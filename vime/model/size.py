@@ -10,6 +10,8 @@ ROW_PARALLEL = (LoraTarget.o_proj, LoraTarget.down_proj)
 """Matrices that tensor parallelism cuts along their inputs."""
 STATE_CHUNK = 64
 """Tokens of a chunk of linear attention. Products within it grow with its square, and longer ones take fewer steps."""
+SINK_CHANNELS = 8
+"""Channels that heads get for a sink, which takes the first: kernels on CUDA want multiples of 8."""
 LOGITS_IN_CHUNK = 2**26
 """Logits that the trainer computes at once on a CPU: 256 MiB in float32."""
 LOGITS_IN_CUDA_CHUNK = 2**28
@@ -22,6 +24,7 @@ def num_parameters(model: ModelConfig) -> int:
     hidden, family = model.hidden_size, family_of(model.family)
     if model.num_experts:
         feed_forward = model.num_experts * (3 * hidden * model.moe_intermediate_size + hidden)
+        feed_forward += family.has_biases * model.num_experts * (2 * model.moe_intermediate_size + hidden + 1)
     else:
         feed_forward = 3 * hidden * model.intermediate_size
     embeddings = hidden * model.vocab_size * (1 if model.tie_word_embeddings else 2)
@@ -39,14 +42,16 @@ def served_bytes(model: ModelConfig, precision: Precision, quantization: Quantiz
 
 def num_expert_parameters(model: ModelConfig) -> int:
     """Number of parameters in experts, without routers."""
-    return model.num_layers * model.num_experts * 3 * model.hidden_size * model.moe_intermediate_size
+    biases = family_of(model.family).has_biases * (2 * model.moe_intermediate_size + model.hidden_size)
+    return model.num_layers * model.num_experts * (3 * model.hidden_size * model.moe_intermediate_size + biases)
 
 
 def num_attention_parameters(model: ModelConfig) -> int:
     """Number of parameters of attention, which `algorithm.critic.place=frozen_attention` does not train."""
     hidden, width, family, linear = model.hidden_size, model.head_dim, family_of(model.family), model.linear_attention
     queries, keys = model.num_attention_heads * width, model.num_key_value_heads * width
-    biases = queries + 2 * keys if family.qkv_bias else 0
+    biases = (queries + 2 * keys if family.qkv_bias else 0) + family.has_biases * hidden
+    biases += family.has_sinks * model.num_attention_heads
     norms = 2 * width if family.qk_norm else 0
     gates = hidden * queries if family.gates_attention else 0
     projected = hidden * (sum(linear.input_parts) + linear.value_width)

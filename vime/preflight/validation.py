@@ -35,6 +35,7 @@ from vime.preflight.rules import (
     sampling_parameters,
     security,
     serving,
+    sinks,
     speculation,
     vllm_arguments,
 )
@@ -77,6 +78,7 @@ RULES: tuple[Rule, ...] = (
     model_shape.heads,
     model_shape.rotary_embeddings,
     linear_attention.linear_attention,
+    sinks.sinks,
     lora.targets,
     lora.delivery,
     lora.together,

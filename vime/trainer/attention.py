@@ -6,6 +6,9 @@ rank's two chunks of a sequence sees the keys up to its end: causal attention al
 kernels on CUDA, so nowhere there are scores of all pairs of tokens. Layers of local attention compute sequences longer
 than their window in blocks.
 
+A sink (arXiv 2309.17453) is a score of each head that takes a share of the softmax and has no value. Here it is a first key that
+everyone sees: queries have one more channel, the sink, in which this key is 1 and all others are 0.
+
 Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, H heads (G key-value groups),
 D channels of a head, S sequence, Q the part of a sequence on this rank, B batch.
 """
@@ -17,9 +20,10 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.utils import is_layer_window_attention
-from torch.nn.attention.bias import CausalBias
+from megatron.core.transformer.utils import is_layer_window_attention, make_sharded_tensors_for_checkpoint
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 
+from vime.model.size import SINK_CHANNELS
 from vime.trainer.operations import OPERATIONS
 from vime.trainer.packed_sequences import PackedSequences
 
@@ -43,8 +47,19 @@ class PackedAttention(torch.nn.Module):
         is_local = is_layer_window_attention(config.window_size, config.window_attn_skip_freq or 1, layer_number)
         self.window = config.window_size[0] + 1 if is_local and config.window_size else 0
         """Tokens that a token sees, itself among them, in a layer of local attention; 0 for all before it."""
+        self.softmax_offset: torch.nn.Parameter | None = None
+        """The sinks of this rank's heads; None without."""
+        if config.softmax_type == "learnable":
+            self.softmax_offset = torch.nn.Parameter(torch.zeros(config.num_attention_heads // pg_collection.tp.size()))
+        self.tensor_group = pg_collection.tp
         self.context_group = pg_collection.cp
         assert self.context_group.size() == config.context_parallel_size, f"{self.context_group.size()} context-parallel ranks"
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> Any:
+        """Megatron's description of the sinks, which are cut over tensor-parallel ranks; there is no other state."""
+        state = self.state_dict(prefix="", keep_vars=True)
+        groups = {"tp_group": self.tensor_group, "dp_cp_group": metadata["dp_cp_group"]}
+        return make_sharded_tensors_for_checkpoint(state, prefix, {"softmax_offset": 0}, sharded_offsets, **groups)
 
     def forward(
         self,
@@ -66,7 +81,8 @@ class PackedAttention(torch.nn.Module):
             output_BHSD = self._attend(*(x.permute(1, 2, 0, 3) for x in (query, key, value)))
             return output_BHSD.permute(2, 0, 1, 3).flatten(2)
         turns_all = packed_seq_params.cos_TD is None or 2 * packed_seq_params.cos_TD.shape[1] == query.shape[2]
-        if turns_all and packed_seq_params.gathered_R is None and not self._cuts(packed_seq_params.lengths[0]):
+        is_plain = packed_seq_params.gathered_R is None and self.softmax_offset is None
+        if turns_all and is_plain and not self._cuts(packed_seq_params.lengths[0]):
             found = OPERATIONS.attend_packed(query, key, value, packed_seq_params, self.softmax_scale)
             if found is not None:
                 return found.flatten(1)
@@ -126,7 +142,8 @@ class PackedAttention(torch.nn.Module):
             query = query_BHQD[:, :, start : start + self.window]
             keys = slice(max(0, before + start - self.window + 1), before + start + query.shape[2])
             key, value = key_BGSD[:, :, keys], value_BGSD[:, :, keys]
-            outputs.append(self._attend(query, key, value, sees=packed.window(query, key, self.window)))
+            sees = packed.window(query, key, self.window, has_sinks=self.softmax_offset is not None)
+            outputs.append(self._attend(query, key, value, sees=sees))
         return torch.cat(outputs, dim=2)
 
     def _attend(
@@ -137,15 +154,47 @@ class PackedAttention(torch.nn.Module):
         sees: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention under a causal mask, or under `sees` if that is given."""
-        is_window = sees is not None and not isinstance(sees, CausalBias)
-        found = None if is_window else OPERATIONS.attend(query_BHSD, key_BGSD, value_BGSD, sees, self.softmax_scale)
-        if found is not None:
-            return found
-        if query_BHSD.is_cuda and (query_BHSD.dtype is torch.float32 or is_window):
-            key_BGSD, value_BGSD = (whole_heads(x, query_BHSD.shape[1]) for x in (key_BGSD, value_BGSD))
-        return F.scaled_dot_product_attention(
-            query_BHSD, key_BGSD, value_BGSD, attn_mask=sees, is_causal=sees is None, scale=self.softmax_scale, enable_gqa=True
-        )
+        if self.softmax_offset is None:
+            return _attended(query_BHSD, key_BGSD, value_BGSD, sees, self.softmax_scale)
+        num_channels = query_BHSD.shape[3]
+        scale = num_channels**-0.5 if self.softmax_scale is None else self.softmax_scale
+        with_sinks = _with_sinks(query_BHSD, key_BGSD, value_BGSD, self.softmax_offset / scale)
+        if isinstance(sees, CausalBias):
+            sees = causal_lower_right(sees.seq_len_q + 1, sees.seq_len_kv + 1)
+        return _attended(*with_sinks, sees, scale)[:, :, 1:, :num_channels]
+
+
+def _attended(
+    query_BHSD: torch.Tensor,
+    key_BGSD: torch.Tensor,
+    value_BGSD: torch.Tensor,
+    sees: torch.Tensor | None,
+    scale: float | None,
+) -> torch.Tensor:
+    is_window = sees is not None and not isinstance(sees, CausalBias)
+    found = None if is_window else OPERATIONS.attend(query_BHSD, key_BGSD, value_BGSD, sees, scale)
+    if found is not None:
+        return found
+    if query_BHSD.is_cuda and (query_BHSD.dtype is torch.float32 or is_window):
+        key_BGSD, value_BGSD = (whole_heads(x, query_BHSD.shape[1]) for x in (key_BGSD, value_BGSD))
+    return F.scaled_dot_product_attention(
+        query_BHSD, key_BGSD, value_BGSD, attn_mask=sees, is_causal=sees is None, scale=scale, enable_gqa=True
+    )
+
+
+def _with_sinks(
+    query_BHSD: torch.Tensor, key_BGSD: torch.Tensor, value_BGSD: torch.Tensor, sinks_H: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values with one more in front, the sink's, and channels for it.
+
+    The query in front sees the key in front alone and is there so that kernels for square causal masks serve.
+    """
+    batch, _, length, num_channels = query_BHSD.shape
+    sink = sinks_H.to(query_BHSD.dtype).view(1, -1, 1, 1).expand(batch, -1, length, 1)
+    query = F.pad(torch.cat([query_BHSD, sink], dim=3), (0, SINK_CHANNELS - 1, 1, 0))
+    first = F.one_hot(torch.tensor(num_channels), num_channels + SINK_CHANNELS).to(key_BGSD)
+    key = torch.cat([first.expand(*key_BGSD.shape[:2], 1, -1), F.pad(key_BGSD, (0, SINK_CHANNELS))], dim=2)
+    return query, key, F.pad(value_BGSD, (0, SINK_CHANNELS, 1, 0))
 
 
 def whole_heads(x_BGSD: torch.Tensor, num_heads: int) -> torch.Tensor:

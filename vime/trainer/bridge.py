@@ -50,12 +50,19 @@ class HuggingFaceFolder:
         return len(self._files)
 
     def __getitem__(self, name: str) -> torch.Tensor:
+        return self._file(name).get_tensor(name)
+
+    def place(self, name: str, number: int) -> torch.Tensor:
+        """One entry along the first dimension of a tensor, without reading the others."""
+        return self._file(name).get_slice(name)[number]
+
+    def _file(self, name: str) -> Any:
         if name not in self._files:
             raise CheckpointError(f"{self._folder} has no tensor {name!r}; is it a checkpoint of this architecture?")
         path = self._files[name]
         if path not in self._open:
             self._open[path] = safe_open(path, framework="pt")
-        return self._open[path].get_tensor(name)
+        return self._open[path]
 
 
 @torch.no_grad()
@@ -71,7 +78,8 @@ def load_hugging_face(model: Chunks, architecture: Architecture, folder: Path, *
         sources = mapping.names
         if sources == (names.HEAD,) and architecture.tie_word_embeddings:
             sources = (names.EMBEDDING,)
-        full = names.fuse(mapping.layout, [tensors[source] for source in sources], architecture)
+        read = [tensors[name] if mapping.place is None else tensors.place(name, mapping.place) for name in sources]
+        full = names.fuse(mapping.layout, read, architecture)
         part = names.shard(mapping.layout, full, rank, size, architecture)
         if part.shape != parameter.shape:
             raise CheckpointError(f"{sources} in {folder} gives {tuple(part.shape)}, the model has {tuple(parameter.shape)}")
@@ -121,13 +129,17 @@ def _all_shapes(model: Chunks, architecture: Architecture, *, adapters: bool) ->
 def _export_stage(model: Chunks, architecture: Architecture, *, adapters: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors of this pipeline stage, gathered over its tensor-parallel ranks, experts over expert-parallel ones."""
     of_weights = lora.adapters(model)
-    for mappings, parameter in _stage_entries(model, architecture, adapters=adapters):
+    for mappings, parameters in _stage_entries(model, architecture, adapters=adapters):
+        if mappings[0].place is not None:
+            yield from _stacked(mappings, [_gathered(each.detach(), _expert_group()) for each in parameters], architecture)
+            continue
+        (parameter,) = parameters
         is_head = mappings[0].names == (names.HEAD,)
         own, layout, added = parameter.detach(), mappings[0].layout, of_weights.get(names.HEAD if is_head else id(parameter))
         if added is not None:
             own = added.merged(own)
         if mappings[0].is_expert:
-            tensors = _gathered(own, parallel_state.get_expert_model_parallel_group())
+            tensors = _gathered(own, _expert_group())
         elif layout is names.Layout.replicated:
             tensors = [own]
         else:
@@ -140,7 +152,13 @@ def _export_stage(model: Chunks, architecture: Architecture, *, adapters: bool) 
 def _stage_shapes(model: Chunks, architecture: Architecture, *, adapters: bool) -> list[tuple[str, torch.Size]]:
     """Names and shapes of the tensors that `_export_stage` yields, without communication."""
     shapes = []
-    for mappings, parameter in _stage_entries(model, architecture, adapters=adapters):
+    for mappings, parameters in _stage_entries(model, architecture, adapters=adapters):
+        if mappings[0].place is not None:
+            empty = torch.empty(parameters[0].shape, device="meta")
+            ranks = [empty] * (len(mappings) // len(parameters))
+            shapes += [(name, part.shape) for name, part in _stacked(mappings, [ranks] * len(parameters), architecture)]
+            continue
+        (parameter,) = parameters
         layout, size = mappings[0].layout, 1 if mappings[0].is_expert else _tensor_size()
         tensor = names.unshard(layout, [torch.empty(parameter.shape, device="meta")] * size, architecture)
         parts = names.unfuse(layout, tensor, architecture)
@@ -148,18 +166,36 @@ def _stage_shapes(model: Chunks, architecture: Architecture, *, adapters: bool) 
     return shapes
 
 
+def _stacked(
+    mappings: list[names.Mapping], by_expert: list[list[torch.Tensor]], architecture: Architecture
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """One tensor of all experts, with its name, from those of each local expert on all expert-parallel ranks."""
+    layout, tensors = mappings[0].layout, [tensor for ranks in by_expert for tensor in ranks]
+    placed = sorted(zip(mappings, tensors, strict=True), key=lambda pair: cast(int, pair[0].place))
+    yield mappings[0].names[0], torch.stack([names.unfuse(layout, tensor, architecture)[0] for _, tensor in placed])
+
+
 def _stage_entries(
     model: Chunks, architecture: Architecture, *, adapters: bool
-) -> Iterator[tuple[list[names.Mapping], torch.nn.Parameter]]:
-    """Every exported parameter of this rank with its mapping; an expert with those of its peers on all expert-parallel ranks."""
+) -> Iterator[tuple[list[names.Mapping], list[torch.nn.Parameter]]]:
+    """Every exported parameter of this rank with its mapping; an expert with those of its peers on all expert-parallel ranks.
+
+    Experts that a checkpoint has in one tensor come together, all that this rank has.
+    """
     ranks = range(parallel_state.get_expert_model_parallel_world_size())
+    stacks: dict[tuple[str, ...], tuple[list[names.Mapping], list[torch.nn.Parameter]]] = {}
     for entries in zip(*(_mapped(model, expert_rank=rank, adapters=adapters) for rank in ranks)):
         mapping, parameter = entries[0]
-        if mapping.names != (names.HEAD,) or not architecture.tie_word_embeddings:
-            yield [mapping for mapping, _ in entries] if mapping.is_expert else [mapping], parameter
+        if mapping.place is not None:
+            mappings, parameters = stacks.setdefault(mapping.names, ([], []))
+            mappings += [each for each, _ in entries]
+            parameters.append(parameter)
+        elif mapping.names != (names.HEAD,) or not architecture.tie_word_embeddings:
+            yield [mapping for mapping, _ in entries] if mapping.is_expert else [mapping], [parameter]
+    yield from stacks.values()
     last = model.parts[-1]
     if not adapters and not architecture.tie_word_embeddings and last.shares_embedding:
-        yield [names.Mapping(names=(names.HEAD,), layout=names.Layout.rows)], cast(Any, last.head_weight())
+        yield [names.Mapping(names=(names.HEAD,), layout=names.Layout.rows)], [cast(Any, last.head_weight())]
 
 
 def _mapped(model: Chunks, *, expert_rank: int, adapters: bool) -> Iterator[tuple[names.Mapping, torch.nn.Parameter]]:
@@ -175,6 +211,10 @@ def _mapped(model: Chunks, *, expert_rank: int, adapters: bool) -> Iterator[tupl
                 continue
             found = names.mapping(name, part.family, layer_offset=layer_offset, expert_offset=expert_rank * num_experts)
             yield found, parameter
+
+
+def _expert_group() -> Any:
+    return parallel_state.get_expert_model_parallel_group()
 
 
 def _gathered(own: torch.Tensor, group: Any) -> list[torch.Tensor]:

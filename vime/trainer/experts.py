@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from megatron.core.tensor_parallel.layers import RowParallelLinear
 from megatron.core.transformer import mlp
 from megatron.core.transformer.moe.experts import SequentialMLP
 
@@ -45,6 +46,18 @@ class GroupedExperts(SequentialMLP):
             both_R2F, None, weights_R.unsqueeze(-1), False
         )  # fused, or `vime.trainer.swiglu`
         return _GroupedLinear.apply(gated_RF, ends_E, counts, is_int4, *(module.linear_fc2.weight for module in modules))
+
+
+class BiasedOutput(RowParallelLinear):
+    """The second product of an expert with biases.
+
+    Megatron adds the bias in place, and autograd forbids that for an output that the sum over ranks has returned as it was.
+    """
+
+    def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The output and the bias."""
+        output, bias = super().forward(input_)
+        return output.clone(), bias
 
 
 class _GroupedLinear(torch.autograd.Function):

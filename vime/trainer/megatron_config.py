@@ -25,6 +25,15 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def quick_gelu(x: torch.Tensor) -> torch.Tensor:
+    """GELU by a sigmoid (arXiv 1606.08415), as gpt-oss has it."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+GATES = {"silu": F.silu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
+"""The functions of the gate (`ModelFamily.activation`)."""
+
+
 def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> TransformerConfig:
     """Megatron's configuration. `trainer.megatron_args` overrides any field but those of `REFUSED_ARGS`.
 
@@ -62,14 +71,17 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
         "normalization": "RMSNorm",
         "layernorm_epsilon": architecture.rms_norm_eps,
         "gated_linear_unit": True,
-        "activation_func": F.silu if family.activation == "silu" else gelu_tanh,
+        "activation_func": GATES[family.activation],
+        "activation_func_clamp_value": architecture.gate_limit,
+        "glu_linear_offset": 0.0 if architecture.gate_limit is None else 1.0,
         "bias_activation_fusion": family.activation == "silu",  # on the CPU `vime.trainer.cpu.swiglu`
-        "add_bias_linear": False,
+        "add_bias_linear": family.has_biases,
         "add_qkv_bias": family.qkv_bias,
         "qk_layernorm": family.qk_norm,
         "attention_output_gate": family.gates_attention,
         "layernorm_zero_centered_gamma": family.norm_adds_one,
         "softmax_scale": architecture.softmax_scale,
+        "softmax_type": "learnable" if family.has_sinks else "vanilla",
     }
     if architecture.window:
         fields |= {

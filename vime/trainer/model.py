@@ -27,7 +27,7 @@ from vime.model.families import ModelFamily
 from vime.trainer import fp8, names
 from vime.trainer.attention import PackedAttention
 from vime.trainer.delta_net import DELTA_NET
-from vime.trainer.experts import GroupedExperts
+from vime.trainer.experts import BiasedOutput, GroupedExperts
 from vime.trainer.lora import Adapter, ColumnLinear, RowLinear, WordEmbedding
 from vime.trainer.megatron_config import torch_dtype, transformer_config
 from vime.trainer.norm import RMSNorm
@@ -45,7 +45,7 @@ class PackedModel(GPTModel):
 
     family: ModelFamily
     local_frequencies_D: torch.Tensor | None = None
-    """Angle per position of each pair of channels in layers of local attention; None without such layers."""
+    """Angle per position of each pair of channels in layers of local attention; None where it is that of all layers."""
     value_head: ValueHead | None
     """The head of values on the last pipeline stage, with a critic; a critic with a model of its own has no other head."""
 
@@ -165,6 +165,8 @@ def _layer_spec(architecture: Architecture, *, is_linear: bool) -> ModuleSpec:
     layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
     if experts:
         layer.mlp.submodules.experts.module = GroupedExperts
+        if family.has_biases:
+            layer.mlp.submodules.experts.submodules.linear_fc2 = BiasedOutput
     attention = layer.self_attention.submodules
     attention.core_attention = PackedAttention
     attention.linear_qkv, attention.linear_proj = ColumnLinear, RowLinear
@@ -231,7 +233,7 @@ def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage
     _make_adaptable(model)
     if architecture.rope_scaling:
         scale_rotary(model, architecture)
-    if architecture.window:
+    if architecture.local_rope_theta:
         model.local_frequencies_D = local_frequencies(architecture).to(device())
     _mark_shards(model)
     if model.post_process:  # `vime.trainer.logprob` gathers the hidden states itself, before it chooses among them
@@ -253,7 +255,7 @@ def _mark_shards(model: PackedModel) -> None:
     """Marks parameters that are shards, so that the gradient norm counts all of them; Megatron does so only with random
     initialization, which a loaded model skips. Also marks experts, whose gradients are summed over ranks of their own. Megatron
     does this only with expert parallelism: with sequence parallelism alone, each tensor-parallel rank would keep its tokens'
-    gradient.
+    gradient. And it marks biases behind experts for one more sum over tensor-parallel ranks.
     """
     for name, parameter in model.named_parameters():
         mapping = names.mapping(name, model.family, layer_offset=0)
@@ -261,7 +263,7 @@ def _mark_shards(model: PackedModel) -> None:
             dim = 1 if mapping.layout is names.Layout.columns else 0
             set_tensor_model_parallel_attributes(parameter, True, dim, 1)
         if mapping.is_expert:
-            parameter.allreduce = False  # type: ignore[attr-defined]
+            parameter.allreduce = parameter.sequence_parallel = False  # type: ignore[attr-defined]
 
 
 def wrap_model(model: Chunks, trainer: TrainerConfig) -> list[DistributedDataParallel]:

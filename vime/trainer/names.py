@@ -28,6 +28,10 @@ class Layout(Enum):
     """Split along dimension 1 (row-parallel layers)."""
     qkv = "qkv"
     gate_up = "gate_up"
+    gate_up_in_turn = "gate_up_in_turn"
+    """Gate and up projection row by row in turn, of an expert in a tensor of all, which has inputs before outputs."""
+    transposed = "transposed"
+    """A matrix of an expert in a tensor of all, which has inputs before outputs."""
     delta_inputs = "delta_inputs"
     """All that a layer of linear attention computes of its input (`LinearAttentionConfig.input_parts`)."""
     delta_qkv = "delta_qkv"
@@ -42,6 +46,8 @@ class Mapping:
     layout: Layout
     is_expert: bool = False
     """Whole on its expert-parallel rank, not cut over tensor-parallel ones."""
+    place: int | None = None
+    """Number of the expert in a tensor of all experts of the layer; None for a tensor of its own."""
 
 
 EXPERTS = ".experts."
@@ -58,6 +64,7 @@ _TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
         tuple(ATTENTION + f"{part}_proj.{{1}}" for part in "qkv"),
         Layout.qkv,
     ),
+    (r"decoder\.layers\.(\d+)\.self_attention\.core_attention\.softmax_offset", (ATTENTION + "sinks",), Layout.rows),
     (r"decoder\.layers\.(\d+)\.self_attention\.linear_proj\.weight", (ATTENTION + "o_proj.weight",), Layout.columns),
     (r"decoder\.layers\.(\d+)\.self_attention\.([qk])_layernorm\.weight", (ATTENTION + "{1}_norm.weight",), Layout.replicated),
     (
@@ -100,6 +107,7 @@ _TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
 ADAPTER = re.compile(r"(.+)\.lora\.([AB])\.(\w+)")
 """The name of an adapter's matrix: the adapted Megatron module, the matrix, and the adapted Hugging Face matrix."""
 _OF_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+_STACKED = re.compile(r"mlp\.experts\.local_experts\.(\d+)\.linear_fc([12])\.(weight|bias)")
 _PATTERNS = [(re.compile(pattern), names, layout) for pattern, names, layout in _TABLE]
 
 
@@ -111,6 +119,15 @@ def mapping(parameter: str, family: ModelFamily, *, layer_offset: int, expert_of
     if of_layer is not None and of_layer[2] in family.tensors:
         name = f"model.layers.{int(of_layer[1]) + layer_offset}.{family.tensors[of_layer[2]]}"
         return Mapping(names=(name,), layout=Layout.replicated)
+    if of_layer is not None and family.stacks_experts and (expert := _STACKED.fullmatch(of_layer[2])) is not None:
+        is_first, is_bias = expert[2] == "1", expert[3] == "bias"
+        name = f"{MLP}experts.{'gate_up_proj' if is_first else 'down_proj'}{'_bias' if is_bias else ''}"
+        return Mapping(
+            names=(name.format(int(of_layer[1]) + layer_offset),),
+            layout=Layout.gate_up_in_turn if is_first else Layout.transposed,
+            is_expert=True,
+            place=int(expert[1]) + expert_offset,
+        )
     for pattern, names, layout in _PATTERNS:
         match = pattern.fullmatch(parameter)
         if match:
@@ -145,6 +162,10 @@ def fuse(layout: Layout, parts: list[torch.Tensor], architecture: Architecture) 
     """The full Megatron tensor of full Hugging Face tensors."""
     if layout in (Layout.gate_up, Layout.delta_inputs):
         return torch.cat(parts)
+    if layout is Layout.gate_up_in_turn:
+        return torch.cat([parts[0].t()[0::2], parts[0].t()[1::2]])
+    if layout is Layout.transposed:
+        return parts[0].t()
     if layout is not Layout.qkv:
         return parts[0]
     groups, width = architecture.num_key_value_heads, architecture.head_dim
@@ -160,6 +181,10 @@ def unfuse(layout: Layout, full: torch.Tensor, architecture: Architecture) -> li
     """Inverse of `fuse`."""
     if layout is Layout.gate_up:
         return list(full.chunk(2))
+    if layout is Layout.gate_up_in_turn:
+        return [torch.stack(full.chunk(2), dim=1).flatten(0, 1).t()]
+    if layout is Layout.transposed:
+        return [full.t()]
     if layout is Layout.delta_inputs:
         query, key, value, *others = architecture.linear_attention.input_parts
         return list(full.split([query + key + value, *others]))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
@@ -64,14 +65,18 @@ class PackedSequences(PackedSeqParams):
             self.chunks_of_states = _chunk_plan(self.lengths, size, self.position_T.device)
         return self.chunks_of_states
 
-    def window(self, query: torch.Tensor, key: torch.Tensor, size: int) -> torch.Tensor:
-        """The mask that is added to the scores, [queries, keys]: each of the last positions sees `size` keys up to its own."""
+    def window(self, query: torch.Tensor, key: torch.Tensor, size: int, *, has_sinks: bool) -> torch.Tensor:
+        """The mask that is added to the scores, [queries, keys]: each of the last positions sees `size` keys up to its own.
+
+        With sinks there is one more query in front, and one more key, which all see.
+        """
         queries, keys = query.shape[-2], key.shape[-2]
         if (queries, keys, size) not in self.windows:
             own = torch.arange(keys - queries, keys, device=query.device).unsqueeze(1)
             place = torch.arange(keys, device=query.device)
             hidden = (place > own) | (place <= own - size)
-            self.windows[queries, keys, size] = query.new_zeros(queries, keys).masked_fill_(hidden, -torch.inf)
+            hidden = F.pad(hidden, (1, 0, 1, 0)) if has_sinks else hidden
+            self.windows[queries, keys, size] = query.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
         return self.windows[queries, keys, size]
 
 

@@ -28,6 +28,13 @@ class ModelFamily:
     """Class of its configuration in transformers."""
     qkv_bias: bool = False
     """True if queries, keys and values have biases."""
+    has_biases: bool = False
+    """True if the output of attention, routers and experts have biases as well."""
+    has_sinks: bool = False
+    """True if each head of attention has a score that takes a share of the softmax and has no value (arXiv 2309.17453)."""
+    stacks_experts: bool = False
+    """True if a checkpoint has the experts of a layer in one tensor, with inputs before outputs, and gate and up projection in
+    turn."""
     qk_norm: bool = False
     """True if queries and keys are normalized per head."""
     post_norms: bool = False
@@ -40,8 +47,9 @@ class ModelFamily:
     """True if norms multiply by 1 + weight, in float32."""
     scales_embeddings: bool = False
     """True if embeddings are multiplied by the square root of the hidden size before the first layer."""
-    activation: Literal["silu", "gelu_tanh"] = "silu"
-    """The function of the gate."""
+    activation: Literal["silu", "gelu_tanh", "quick_gelu"] = "silu"
+    """The function of the gate. With `quick_gelu` both halves are clamped (`Architecture.gate_limit`), and 1 is added to the
+    linear one."""
     serves_vocabulary: bool = False
     """True if vLLM's class takes adapters of the embedding and the head."""
     read: Callable[[dict[str, Any]], dict[str, Any]] = _nothing
