@@ -69,9 +69,10 @@ class Peak:
 def offered() -> list[tuple[str, str]]:
     """All models, each with the clusters that have one GPU per rank of the model and, by the plan, enough memory; recipes.
 
-    Models with linear attention are left out: they have not been driven at true size.
+    Models with linear attention or sinks are left out: they have not been driven at true size.
     """
     from vime.cluster.layout import world_size
+    from vime.model.families import family_of
     from vime.preflight.compose import CONF
     from vime.preflight.rules.gpu_memory import trainer_fits
 
@@ -80,7 +81,8 @@ def offered() -> list[tuple[str, str]]:
         for cluster in CLUSTERS:
             config = _config(name, cluster, [])
             is_whole = world_size(config.trainer) == config.cluster.num_trainer_gpus
-            if is_whole and not trainer_fits(config) and not config.model.linear_attention.full_every:
+            is_driven = not config.model.linear_attention.full_every and not family_of(config.model.family).has_sinks
+            if is_whole and is_driven and not trainer_fits(config):
                 found.append((name, cluster))
     recipes = [f"memagent_lora_{model}" for model in RECIPES]
     return found + [(recipe, _config(recipe, "", []).cluster.name) for recipe in recipes]

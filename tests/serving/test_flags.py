@@ -126,6 +126,7 @@ def test_the_families_whose_vocabulary_takes_adapters_are_those_of_vllm():
     take_pillow()
     classes = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
     classes |= {"qwen3_moe": "Qwen3MoeForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM"}
+    classes["gpt_oss"] = "GptOssForCausalLM"
     assert classes.keys() == {family.value for family in Family}
     found = {family: ModelRegistry._try_load_model_cls(name) for family, name in classes.items()}
     takes = {family: {"embed_tokens", "lm_head"} <= set(getattr(cls, "embedding_modules", {})) for family, cls in found.items()}

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from vime.trainer import attention, cpu
 from vime.trainer.cpu import bfloat16_attention
@@ -14,12 +13,28 @@ class Attention:
     """The attributes that `_attend` reads from its module."""
 
     softmax_scale = 0.3
+    softmax_offset: torch.Tensor | None = None
+    """The sinks."""
+
+
+def softmaxed(qkv: list[torch.Tensor], sinks_H: torch.Tensor | None) -> torch.Tensor:
+    """Attention as the formula has it: a sink is one more score."""
+    query, key, value = qkv
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+    scores = 0.3 * query @ key.transpose(2, 3)
+    scores = scores + torch.full_like(scores, -torch.inf).triu(1)
+    if sinks_H is not None:
+        scores = torch.cat([scores, sinks_H.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], dim=3)
+    return scores.softmax(-1)[..., : key.shape[2]] @ value
 
 
 @pytest.mark.parametrize("num_groups", [1, 2, 4])
 @pytest.mark.parametrize("length", [1, 7, 64, 300])
 @pytest.mark.parametrize("is_wide", [False, True])
-def test_outputs_and_gradients_are_those_of_float64(num_groups: int, length: int, is_wide: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("has_sinks", [False, True], ids=["", "sinks"])
+def test_outputs_and_gradients_are_those_of_float64(
+    num_groups: int, length: int, is_wide: bool, has_sinks: bool, monkeypatch: pytest.MonkeyPatch
+):
     cpu.install()
     monkeypatch.setattr(bfloat16_attention.blocks, "has_amx", lambda: True)
     monkeypatch.setattr(bfloat16_attention, "is_short", lambda *_: is_wide)
@@ -29,9 +44,13 @@ def test_outputs_and_gradients_are_those_of_float64(num_groups: int, length: int
     towards = torch.randn(shapes[0], generator=generator)
     narrow, wide = [x.clone().requires_grad_() for x in drawn], [x.double().requires_grad_() for x in drawn]
     own: Any = Attention()
-    found = attention.PackedAttention._attend(own, *narrow)
-    query, key, value = wide
-    expected = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.3, enable_gqa=True)
+    if has_sinks:
+        drawn = torch.randn(4, generator=generator).bfloat16()
+        own.softmax_offset = drawn.clone().requires_grad_()
+        narrow, wide = [*narrow, own.softmax_offset], [*wide, drawn.double().requires_grad_()]
+    query, key, value, *_ = narrow
+    found = attention.PackedAttention._attend(own, query, key, value)
+    expected = softmaxed(wide[:3], wide[3] if has_sinks else None)
     (found.float() * towards).sum().backward()
     (expected * towards.double()).sum().backward()
     assert found.dtype is torch.bfloat16
