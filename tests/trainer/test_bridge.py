@@ -127,3 +127,15 @@ def test_unsupported_rotary_scaling_is_refused(models: Models, tmp_path: Path) -
     (tmp_path / "config.json").write_text(json.dumps(raw))
     with pytest.raises(ConfigError, match="yarn"):
         read_architecture(tmp_path)
+
+
+@pytest.mark.parametrize("field", [{"swiglu_alpha": 1.5}, {"quantization_config": {"quant_method": "mxfp4"}}])
+def test_another_gate_and_experts_of_4_bit_floats_are_refused_by_their_fields(
+    models: Models, tmp_path: Path, field: dict[str, Any]
+) -> None:
+    from vime.model.architecture import read_architecture
+
+    raw = json.loads((models("gpt_oss") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(raw | field))
+    with pytest.raises(ConfigError, match=next(iter(field))):
+        read_architecture(tmp_path)

@@ -8,13 +8,21 @@ of 4-bit floats (MXFP4); trained is one in bfloat16.
 from typing import Any
 
 from vime.config import ModelConfig
+from vime.errors import ConfigError, Problem
 from vime.model.families import ModelFamily
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
+ALPHA = 1.702
+"""The gate is x · sigmoid(ALPHA · x); vLLM's has no other."""
 
 
 def read(raw: dict[str, Any]) -> dict[str, Any]:
-    """Local attention, and the experts, whose width is that of the feed-forward network."""
+    """Local attention, and the experts, whose width is that of the feed-forward network.
+
+    Raises `ConfigError` for another gate.
+    """
+    if (alpha := raw.get("swiglu_alpha", ALPHA)) != ALPHA:
+        raise ConfigError([Problem(key="swiglu_alpha", value=alpha, remedy=f"not supported; use a checkpoint with {ALPHA}")])
     types = raw.get("layer_types") or [GLOBAL if number % 2 else LOCAL for number in range(raw["num_hidden_layers"])]
     return {
         "window": raw.get("sliding_window") or 128,
