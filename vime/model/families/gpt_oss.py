@@ -14,6 +14,16 @@ from vime.model.families import ModelFamily
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 ALPHA = 1.702
 """The gate is x · sigmoid(ALPHA · x); vLLM's has no other."""
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 150_000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""The rotary embeddings of the published models."""
 
 
 def read(raw: dict[str, Any]) -> dict[str, Any]:
@@ -35,11 +45,12 @@ def read(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def random(model: ModelConfig) -> dict[str, Any]:
-    """The experts of a random model."""
+    """The experts of a random model, and scaled rotary embeddings, without which vLLM's class cannot be made."""
     return {
         "num_local_experts": model.num_experts,
         "num_experts_per_tok": model.num_experts_per_token,
         "intermediate_size": model.moe_intermediate_size,
+        "rope_parameters": YARN,
     }
 
 
@@ -52,7 +63,6 @@ FAMILY = ModelFamily(
     activation="quick_gelu",
     read=read,
     random=random,
-    rope_theta=150_000.0,
     allowed=("attention_bias",),
     refused={
         "quantization_config": "weights in bfloat16, for example lmsys/gpt-oss-20b-bf16",
