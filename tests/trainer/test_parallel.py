@@ -300,18 +300,19 @@ def test_updates_are_those_of_one_rank(results: Any, references: Callable[..., A
     metrics, weights = references(*model_of(name), loss, **options)
     rounds = bits_of(name) is TrainedQuantization.int8
     for report in seen(results, name):
-        for found, expected, tolerance in zip(report["metrics"], metrics, (1e-3, 0.1) if rounds else (1e-4, 2e-4)):
+        for found, expected, tolerance in zip(report["metrics"], metrics, (1e-3, 0.02) if rounds else (1e-4, 2e-4)):
             keys = ["train/loss", "train/kl", "train/entropy", "train/num_tokens"]
-            if not rounds or found is report["metrics"][0]:  # later one input that rounds otherwise may put a token beyond a clip
+            is_first = found is report["metrics"][0]
+            if not rounds or is_first:  # later one input that rounds otherwise may put a token beyond a clip
                 keys.append("train/grad_norm")
+            wider = ({"train/grad_norm": 0.02} if is_first else {"train/kl": 0.1}) if rounds else {}  # what such inputs move most
             if replay_of(name):
                 assert found["train/num_replayed_tokens"] == expected["train/num_replayed_tokens"] > 0
                 # once the weights have moved, each with its rounding, a router may be of two minds
                 close = 0.01 if replay_of(name) == "trainer" else 0.0
                 assert found["train/routing_difference"] == pytest.approx(expected["train/routing_difference"], abs=close)
             for key in keys:
-                rel = max(tolerance, 0.02) if rounds and key == "train/grad_norm" else tolerance  # inputs that round otherwise
-                assert found[key] == pytest.approx(expected[key], rel=rel, abs=1e-6), key
+                assert found[key] == pytest.approx(expected[key], rel=wider.get(key, tolerance), abs=1e-6), key
     saved = load_file(results[0] / name / "model" / "model.safetensors")
     if adapted:
         saved |= load_file(results[0] / name / "adapter" / "adapter_model.safetensors")

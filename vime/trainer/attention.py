@@ -192,7 +192,8 @@ def _with_sinks(
     batch, _, length, num_channels = query_BHSD.shape
     sink = sinks_H.to(query_BHSD.dtype).view(1, -1, 1, 1).expand(batch, -1, length, 1)
     query = F.pad(torch.cat([query_BHSD, sink], dim=3), (0, SINK_CHANNELS - 1, 1, 0))
-    first = F.one_hot(torch.tensor(num_channels), num_channels + SINK_CHANNELS).to(key_BGSD)
+    first = key_BGSD.new_zeros(num_channels + SINK_CHANNELS)
+    first[num_channels] = 1
     key = torch.cat([first.expand(*key_BGSD.shape[:2], 1, -1), F.pad(key_BGSD, (0, SINK_CHANNELS))], dim=2)
     return query, key, F.pad(value_BGSD, (0, SINK_CHANNELS, 1, 0))
 

@@ -26,7 +26,7 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 
 
 def quick_gelu(x: torch.Tensor) -> torch.Tensor:
-    """GELU by a sigmoid (arXiv 1606.08415), as gpt-oss has it."""
+    """GELU by a sigmoid (arXiv 1606.08415), as gpt-oss has it; Megatron's own has to be compiled."""
     return x * torch.sigmoid(1.702 * x)
 
 

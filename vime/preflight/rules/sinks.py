@@ -26,7 +26,7 @@ def sinks(config: RunConfig) -> list[Problem]:
     for name, served in config.serving.models.items():
         is_own = served.trained or served.checkpoint in (None, config.model.checkpoint)
         if is_own and not served.urls and served.api is not ModelAPI.chat:
-            problems += _serving(f"serving.models.{name}", served)
+            problems += _serving(f"serving.models.{name}", served, config.model.family.value)
     return problems
 
 
@@ -48,7 +48,7 @@ def _training(config: RunConfig) -> Iterator[Problem]:
             yield Problem(key=key, value=value, remedy=_untried(family, usual))
 
 
-def _serving(key: str, served: ServedModelConfig) -> Iterator[Problem]:
+def _serving(key: str, served: ServedModelConfig, family: str) -> Iterator[Problem]:
     untried: dict[str, tuple[object, object]] = {
         "quantization": (served.quantization.value, Quantization.none.value),
         "kv_cache_dtype": (served.kv_cache_dtype.value, KVCacheDtype.auto.value),
@@ -57,8 +57,8 @@ def _serving(key: str, served: ServedModelConfig) -> Iterator[Problem]:
     }
     for name, (value, usual) in untried.items():
         if value != usual:
-            yield Problem(key=f"{key}.{name}", value=value, remedy=_untried("attention sinks", usual))
+            yield Problem(key=f"{key}.{name}", value=value, remedy=_untried(family, usual))
 
 
-def _untried(what: str, usual: object) -> str:
-    return f"it has not been tried with {what}: use {json.dumps(usual)}".replace('"', "")
+def _untried(family: str, usual: object) -> str:
+    return f"it has not been tried with {family}: use {json.dumps(usual)}".replace('"', "")
