@@ -109,7 +109,7 @@ def measure(options: Any, folder: Path) -> None:
     model = ModelConfig(checkpoint=str(folder), family=Family["qwen3"], num_layers=shape["num_hidden_layers"], **about)
     trainer = TrainerConfig(precision=Precision.float32, num_threads=options.threads, max_tokens_per_micro_batch=MAX_TOKENS)
     trainer.lora = LoraConfig(rank=options.rank)
-    parallel.initialize(trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=0)
+    parallel.initialize(trainer, rank=0, seed=0)
     engines: list[Any] = [Engine(RunConfig(model=model, trainer=trainer))]
     engines += [
         Engine(RunConfig(model=model, trainer=trainer, seed=seed), beside=engines[0]) for seed in range(1, options.adapters)

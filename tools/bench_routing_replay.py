@@ -276,8 +276,7 @@ def prepare() -> None:
     megatron_setup.set_up()
     from vime.trainer import parallel
 
-    address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"
-    parallel.initialize(TrainerConfig(num_threads=1), rank=0, address=address, seed=0)
+    parallel.initialize(TrainerConfig(num_threads=1), rank=0, seed=0)
 
 
 if __name__ == "__main__":

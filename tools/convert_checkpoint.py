@@ -151,7 +151,7 @@ def with_one_rank(trainer: TrainerConfig, convert: Callable[[], None]) -> None:
     megatron_setup.set_up()
     from vime.trainer import parallel
 
-    parallel.initialize(trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=0)
+    parallel.initialize(trainer, rank=0, seed=0)
     try:
         convert()
     finally:

@@ -104,7 +104,7 @@ def prepare(device: str, folder: Path) -> Any:
     from vime.config import TrainerConfig
     from vime.trainer import parallel
 
-    parallel.initialize(TrainerConfig(), rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=0)
+    parallel.initialize(TrainerConfig(), rank=0, seed=0)
     on_cuda = torch.cuda.is_available()
     return Setting(device=torch.device("cuda" if on_cuda else "cpu"), folder=folder, tiny=not on_cuda)
 

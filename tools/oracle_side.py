@@ -62,7 +62,7 @@ def updates(recorded: str, target: str, *words: str) -> None:
     from vime.trainer import parallel
     from vime.trainer.lockstep import LockstepEngine
 
-    parallel.initialize(config.trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=config.seed)
+    parallel.initialize(config.trainer, rank=0, seed=config.seed)
     engine = LockstepEngine(config)
     found: list[dict[str, float]] = []
     for number, batch in enumerate(_batches(Path(recorded))):

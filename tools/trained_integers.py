@@ -175,8 +175,7 @@ def main() -> None:
     import_megatron()
     from vime.trainer import parallel
 
-    address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"
-    parallel.initialize(configuration(Precision.float32, Quantization.none, NONE).trainer, rank=0, address=address, seed=0)
+    parallel.initialize(configuration(Precision.float32, Quantization.none, NONE).trainer, rank=0, seed=0)
     with tempfile.TemporaryDirectory(prefix="vime-integers-") as folder:
         found = asyncio.run(measure(options, Path(folder)))
     result = Result(title=SECTION, columns=("mean difference", "bfloat16 without integers"))

@@ -47,7 +47,7 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
     )
     gc.freeze()  # as a rank does
     parallel.shutdown()
-    parallel.initialize(trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=0)
+    parallel.initialize(trainer, rank=0, seed=0)
     engine = LockstepEngine(RunConfig(model=model, trainer=trainer, algorithm=AlgorithmConfig()))
     num_trained = sum(len(sequence["response"]) for sequence in case.sequences)
     samples = [

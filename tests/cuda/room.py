@@ -140,7 +140,7 @@ def enter(config: Any, *, rank: int = 0) -> None:
     from vime.trainer import megatron_setup, micro_batch, parallel
 
     assert not megatron_setup.set_up(), "the device is there"
-    parallel.initialize(config.trainer, rank=rank, address="127.0.0.1:1", seed=0)
+    parallel.initialize(config.trainer, rank=rank, seed=0)
     if config.model.num_experts:
         experts.install(chosen=config.model.num_experts_per_token, num_experts=config.model.num_experts)
     build, longest = micro_batch._build, micro_batch.MicroBatches.longest.fget

@@ -10,7 +10,6 @@ import importlib.util
 import json
 import shutil
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import torch.distributed as dist  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
 
 from tests.trainer.forked import fork_ranks  # noqa: E402
+from tests.trainer.ranks import meet  # noqa: E402
 from vime.errors import CheckpointError  # noqa: E402
 from vime.trainer import bridge, names, optimizer_state, parallel  # noqa: E402
 from vime.trainer.lockstep import LockstepEngine  # noqa: E402
@@ -83,17 +83,6 @@ def _over_data_ranks(part: Any, kind: str) -> torch.Tensor:
     return torch.cat([piece for _, piece in sorted(owned, key=lambda pair: pair[0])]).view(part.parameter.shape)
 
 
-def meeting_point(file: Path, rank: int) -> str:
-    """A free address, chosen by rank 0 only now, because ports chosen long before may be taken by then."""
-    if rank == 0:
-        temporary = file.with_suffix(".writing")
-        temporary.write_text(f"127.0.0.1:{parallel.free_port('127.0.0.1')}")
-        temporary.rename(file)
-    while not file.exists():
-        time.sleep(0.01)
-    return file.read_text()
-
-
 def damaged_copy(source: Path, target: Path, name: str, rank: int) -> Path:
     """A copy of a checkpoint in which one file has one bit flipped."""
     if rank == 0:
@@ -115,7 +104,7 @@ def run(fixtures: Any, task: dict[str, Any], rank: int) -> dict[str, Any]:
     folder = Path(task["folder"])
     settings = task["trainer"] | {"max_tokens_per_micro_batch": 200, "num_threads": 1, "weight_decay": 0.1}
     config = fixtures.build_config(Path(task["model"]), lora=task["lora"], **settings)
-    parallel.initialize(config.trainer, rank=rank, address=meeting_point(folder.with_suffix(".address"), rank), seed=0)
+    parallel.initialize(config.trainer, rank=rank, store=meet(rank, folder.with_suffix(".meeting")), seed=0)
     engine = LockstepEngine(config)
     report: dict[str, Any] = {"error": None}
     if task.get("export"):

@@ -243,8 +243,7 @@ def world() -> Iterator[None]:
     megatron_setup.set_up()
     from vime.trainer import parallel
 
-    address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"
-    parallel.initialize(TrainerConfig(num_threads=1), rank=0, address=address, seed=0)
+    parallel.initialize(TrainerConfig(num_threads=1), rank=0, seed=0)
     yield
     parallel.shutdown()
 

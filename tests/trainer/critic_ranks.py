@@ -96,7 +96,7 @@ def main(rank: int, job: dict[str, Any]) -> None:
         if rank >= world_size(config.trainer):
             continue
         own = folder / layout["name"]
-        parallel.initialize(config.trainer, rank=rank, address=meet(rank, own), seed=0)
+        parallel.initialize(config.trainer, rank=rank, store=meet(rank, own), seed=0)
         results[layout["name"]] = run(fixtures, config, own)
         parallel.shutdown()
     (folder / f"rank{rank}.json").write_text(json.dumps(results))

@@ -82,8 +82,7 @@ def kill_before(operation: int, folder: Path) -> None:
 
 async def save_for_ever(config: Any, folder: Path, tell: Callable[..., object], operation: int) -> None:
     """Loads the newest checkpoint, then saves until a file operation kills the process."""
-    address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"
-    parallel.initialize(config.trainer, rank=0, address=address, seed=0)
+    parallel.initialize(config.trainer, rank=0, seed=0)
     engine = LockstepEngine(config)
     checkpoints = run_checkpoints.Checkpoints(folder, config.trainer, OneRank(engine))
     newest, step = checkpoints.newest(), 0

@@ -82,7 +82,7 @@ def main(rank: int, job: dict[str, Any]) -> None:
             if rank >= world_size(config.trainer):
                 continue
             place = folder / f"{name}-{layout}"
-            parallel.initialize(config.trainer, rank=rank, address=meet(rank, place), seed=0)
+            parallel.initialize(config.trainer, rank=rank, store=meet(rank, place), seed=0)
             engine = LockstepEngine(config)
             engine.train(build_updates(engine.algorithm, make_groups(0))[0], 0)
             before = {key: tensor.detach().clone() for key, tensor in engine.export()}

@@ -52,7 +52,7 @@ def load_fixtures() -> Any:
 
 def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: Path) -> dict[str, Any]:
     """Logprobs, two updates and an export under one layout; with `resume` a checkpoint between them."""
-    parallel.initialize(config.trainer, rank=rank, address=meet(rank, folder), seed=0)
+    parallel.initialize(config.trainer, rank=rank, store=meet(rank, folder), seed=0)
     assert not (torch.full((64,), 1e-30) * 1e-10).any(), "tiny numbers are 0, and no slow ones"
     assert position_of(rank, config.trainer) == megatron_place(), f"rank {rank}"
     samples, other = fixtures.build_samples(13), other_adapters(config)
@@ -121,17 +121,18 @@ def kept(engine: Any) -> tuple[float, float] | None:
         return kept_bytes(engine.model, ROW), formula
 
 
-def meet(rank: int, folder: Path) -> str:
-    """An address that was free a moment ago; a port chosen for a later layout might be taken by then."""
+def meet(rank: int, folder: Path) -> torch.distributed.Store:
+    """The store that rank 0 opens for this folder, at which its ranks meet."""
     path = folder / "address"
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        written = folder / ".address"
-        written.write_text(f"127.0.0.1:{parallel.free_port('127.0.0.1')}")
+        store, written = parallel.open_store("127.0.0.1"), folder / ".address"
+        written.write_text(f"127.0.0.1:{store.port}")
         written.rename(path)
+        return store
     while not path.exists():
         time.sleep(0.002)
-    return path.read_text()
+    return parallel.store_at(path.read_text())
 
 
 def megatron_place() -> Position:

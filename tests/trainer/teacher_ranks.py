@@ -77,7 +77,7 @@ def main(rank: int, job: dict[str, Any]) -> None:
         if rank >= world_size(config.trainer):
             continue
         place = folder / layout
-        parallel.initialize(config.trainer, rank=rank, address=meet(rank, place), seed=0)
+        parallel.initialize(config.trainer, rank=rank, store=meet(rank, place), seed=0)
         engine = LockstepEngine(config)
         weights = [exported(engine)]
         for step in range(2):

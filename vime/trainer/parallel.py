@@ -18,11 +18,17 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def free_port(host: str) -> int:
-    """A TCP port that is free on this machine now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
+def open_store(host: str) -> dist.TCPStore:
+    """The store at which the ranks of a world meet, at a port (`store.port`) of `host` that this process holds from now on."""
+    listener = socket.create_server((host, 0))
+    port = listener.getsockname()[1]
+    return dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
+def store_at(address: str) -> dist.TCPStore:
+    """The store that another rank has opened at `address` (host:port)."""
+    host, _, port = address.rpartition(":")
+    return dist.TCPStore(host, int(port))
 
 
 def num_threads(config: TrainerConfig, num_neighbours: int) -> int:
@@ -30,8 +36,10 @@ def num_threads(config: TrainerConfig, num_neighbours: int) -> int:
     return config.num_threads or max(num_cores() // num_neighbours, 1)
 
 
-def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int, num_neighbours: int | None = None) -> None:
-    """Joins the world of ranks at `address` (host:port) and seeds this one. Ranks on CUDA see one device each.
+def initialize(
+    config: TrainerConfig, *, rank: int, seed: int, store: dist.Store | None = None, num_neighbours: int | None = None
+) -> None:
+    """Joins the world of ranks that meet at `store` (None: a single rank) and seeds this one. Ranks on CUDA see one device each.
 
     `num_neighbours` counts the ranks on this machine, this one too; None if all are here. Their threads are set in any case:
     Ray gives its actors one each, which packing, copies and checkpoints beside a GPU would wait for.
@@ -43,7 +51,7 @@ def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int, num
 
         cpu.begin(config.cpu_products)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, init_method=f"tcp://{address}", world_size=size, rank=rank)
+    dist.init_process_group(backend, store=store or dist.HashStore(), world_size=size, rank=rank)
     rounds = config.virtual_pipeline_parallel_size
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor_parallel_size,

@@ -38,6 +38,8 @@ class TrainerRank:
         self._rank = rank
         self._engines: dict[str, Any] = {}
         self._sender: Any = None
+        self._store: Any = None
+        """The store of rank 0 at which the ranks meet."""
         self._sent: Any = None
         self._begin(configs)
 
@@ -59,11 +61,14 @@ class TrainerRank:
         self._begin(configs)
 
     def address(self) -> str:
-        """host:port at which the ranks can meet, on this rank's machine."""
+        """Imports the engine; rank 0 opens the store at which the ranks meet and returns its address (host:port), others ''."""
         import_megatron(self._config)
-        from vime.trainer.parallel import free_port
+        from vime.trainer.parallel import open_store
 
-        return f"{self._host()}:{free_port(self._host())}"
+        if self._rank:
+            return ""
+        self._store = open_store(self._host())
+        return f"{self._host()}:{self._store.port}"
 
     def init(self, address: str) -> None:
         """Joins the world and loads the model.
@@ -88,8 +93,8 @@ class TrainerRank:
         parallel.initialize(
             self._config.trainer,
             rank=self._rank,
-            address=address,
             seed=self._config.seed,
+            store=self._store or parallel.store_at(address),
             num_neighbours=num_neighbours(self._config, self._rank),
         )
         if number := self._config.cluster.num_delta_syncs:
