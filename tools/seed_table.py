@@ -3,8 +3,8 @@
     python tools/seed_table.py outputs/smollm2_sst2/… outputs/smollm2_trec/… --title "A real model" --out results/real_model
 
 Runs of one name are the seeds of one recipe; two of the same seed are refused, and so is an incomplete run. PATH.md has the
-tables and where each run comes from, PATH.json all values, PATH_NAME.svg the training reward of each seed. A failed item counts
-as 0. With --keep the page keeps its other recipes.
+tables, what each run ended with and where it comes from, PATH.json all values, PATH_NAME.svg the training reward of each seed. A
+failed item counts as 0. With --keep the page keeps its other recipes.
 """
 
 import argparse
@@ -77,10 +77,29 @@ def markdown(sections: list[dict[str, Any]], *, title: str, out: Path) -> str:
                 _line([label_of(row), *(_spread(found.get(metric, [])) for metric in metrics)]) for row, found in rows.items()
             ]
             lines += [""]
-        lines += [f"![Training reward by step]({out.name}_{one['name']}.svg)", "", _line(ABOUT), _line(["---"] * len(ABOUT))]
+        lines += [*_each_run(one), f"![Training reward by step]({out.name}_{one['name']}.svg)", ""]
+        lines += [_line(ABOUT), _line(["---"] * len(ABOUT))]
         lines += [_line([str(about[name]) for name in ABOUT]) for about in one["runs"]]
         lines += ["", *dict.fromkeys(f"`{about['command']}`" for about in one["runs"]), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _each_run(one: dict[str, Any]) -> list[str]:
+    """A table of the strict score, or else of the first metric, in each run and of the lowest one; nothing of a single run."""
+    seeds = [about["seed"] for about in one["runs"]]
+    metrics = [name for rows in one["scores"].values() for found in rows.values() for name in found]
+    if not metrics or len(seeds) == 1:
+        return []
+    metric = "strict" if "strict" in metrics else metrics[0]
+    named = [f"seed {seed}" for seed in seeds]
+    lines = [_line([f"{metric}, each run", *named, "worst"]), _line(["---", *["---:"] * len(seeds), "---"])]
+    for dataset, rows in one["scores"].items():
+        for row, found in rows.items():
+            values = found.get(metric, [])
+            if len(values) == len(seeds):
+                worst = named[min(range(len(values)), key=values.__getitem__)]
+                lines += [_line([f"{dataset}, {label_of(row)}", *(f"{value:.1f}" for value in values), worst])]
+    return [*lines, ""]
 
 
 def _over(num_seeds: int) -> str:

@@ -26,9 +26,9 @@ class Nim(TwoPlayerGame):
     name = "nim"
     rules = "Take letters of one kind. The last one wins."
 
-    def __init__(self, *, opponent: str = "", largest: int = 3) -> None:
-        """`largest` is the most pieces of a heap. Raises ConfigError for less than 1, and for an opponent that there is not."""
-        super().__init__(opponent=opponent)
+    def __init__(self, *, opponent: str = "", seat: str = "", largest: int = 3) -> None:
+        """`largest` is the most pieces of a heap. Raises ConfigError for less than 1, and as the other games do."""
+        super().__init__(opponent=opponent, seat=seat)
         if largest < 1:
             remedy = "leaves nothing to take: use 1 or more"
             raise ConfigError([Problem(key="method.settings.largest", value=largest, remedy=remedy)])

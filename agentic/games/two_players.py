@@ -33,12 +33,18 @@ class TwoPlayerGame(ABC):
     rules: str
     """The rules in a few words, for the first message of each seat."""
 
-    def __init__(self, *, opponent: str = "") -> None:
-        """`opponent` is that of this environment's rows: `random`, `perfect`, or none. Raises ConfigError for another."""
+    def __init__(self, *, opponent: str = "", seat: str = "") -> None:
+        """`opponent` is that of this environment's rows: `random`, `perfect`, or none; `seat` the model's in all of them.
+
+        Raises ConfigError for another opponent or seat, and for a seat without an opponent.
+        """
         if opponent and opponent not in OPPONENTS:
             remedy = f"is no program here: use {', '.join(OPPONENTS)}, or leave it out for matches of the model with itself"
             raise ConfigError([Problem(key="method.settings.opponent", value=opponent, remedy=remedy)])
-        self.opponent = opponent
+        if seat and (seat not in SEATS or not opponent):
+            remedy = f"is the model's seat against a program: use {' or '.join(SEATS)} beside an opponent, or leave it out"
+            raise ConfigError([Problem(key="method.settings.seat", value=seat, remedy=remedy)])
+        self.opponent, self.seat = opponent, seat
 
     @abstractmethod
     def start(self, number: int) -> tuple[str, Side]:
@@ -66,7 +72,8 @@ class TwoPlayerGame(ABC):
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
         """Numbered matches of one split, with the first position, and the opponent and the model's seat where there is one."""
-        return in_split((self._row(number) for number in count(seed * 2**20)), split=split, num_items=num_items)
+        matches = (self._row(number) for number in count(seed * 2**20))
+        return in_split((row for row in matches if not self.seat or row["seat"] == self.seat), split=split, num_items=num_items)
 
     def open(self, row: Row) -> "Match":
         """The match of a row."""

@@ -23,6 +23,12 @@ def test_failed_items_count_as_zero_and_the_spread_is_over_seeds():
     assert seed_table._spread([75.0, 25.0]) == "50.0 ± 35.4" and seed_table._spread([75.0]) == "75.0"
 
 
+def test_each_run_has_its_value_and_the_worst_is_named():
+    found = seed_table.section("sums", [run(0, 1.0, 1.0, 1.0), run(1, 1.0, 0.0, 0.0)], ["strict"])
+    assert seed_table._each_run(found)[2] == "| test, trained scaffold | 75.0 | 25.0 | seed 1 |"
+    assert not seed_table._each_run(seed_table.section("sums", [run(0, 1.0)]))
+
+
 def test_all_metrics_are_columns_unless_some_are_asked_for():
     assert list(seed_table.section("sums", [run(0, 1.0)])["scores"]["test"]["trained"]) == ["strict", "turns"]
 

@@ -107,6 +107,12 @@ def test_an_opponent_that_there_is_not_is_refused_with_those_that_there_are():
         load_environment("agentic.games.nim.Nim", {"opponent": "alice"})
 
 
+@pytest.mark.parametrize("settings", [{"opponent": "random", "seat": "third"}, {"seat": "first"}])
+def test_a_seat_that_there_is_not_or_without_a_program_is_refused(settings: dict[str, str]):
+    with pytest.raises(ConfigError, match=r"method.settings.seat.*first or second beside an opponent"):
+        load_environment("agentic.games.tictactoe.TicTacToe", settings)
+
+
 @pytest.mark.parametrize("name", ["agentic.games.nim.Nim", "agentic.games.tictactoe.TicTacToe"])
 def test_no_match_is_trained_and_evaluated(name: str):
     made = [rows(500, 0, environment=name, settings={"opponent": each}, split="eval") for each in OPPONENTS]
@@ -181,9 +187,11 @@ async def test_the_running_baseline_of_the_recipe_goes_to_the_result_of_a_seat_t
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_a_recipe_trains_both_seats_and_is_scored_against_both_programs(experiment: str):
+def test_a_recipe_trains_both_seats_and_is_scored_in_each_against_both_programs(experiment: str):
     config = compose_run([f"+experiment={experiment}", "mode=plan"]).config
-    assert [dataset.name for dataset in config.data.evaluation] == list(OPPONENTS)
+    assert [dataset.name for dataset in config.data.evaluation] == [f"{each}_{seat}" for each in OPPONENTS for seat in SEATS]
+    for dataset in config.data.evaluation:
+        assert {row["seat"] for row in rows(100, 0, **dataset.generator_args)} == {dataset.name.rpartition("_")[2]}
     assert "opponent" not in config.data.train.generator_args["settings"]
     assert isinstance(config.algorithm, AlgorithmConfig) and config.algorithm.comparison is Comparison.seat
     assert in_split([{"key": "nim, match 0"}], split="train", num_items=1)
