@@ -2,8 +2,11 @@
 
 import asyncio
 import threading
+from typing import Any
 
-from vime.threads import Threads
+import pytest
+
+from vime.threads import Threads, in_own_thread
 
 
 async def test_while_all_threads_are_taken_others_wait_and_asyncios_own_are_free():
@@ -31,8 +34,12 @@ async def test_while_all_threads_are_taken_others_wait_and_asyncios_own_are_free
 async def test_what_the_function_raises_reaches_the_caller_and_frees_the_thread():
     threads = Threads("test", num_threads=1)
     for _ in range(2):
-        try:
+        with pytest.raises(ValueError):
             await threads.run(int, "x")
-        except ValueError:
-            continue
-        raise AssertionError("it did not raise")
+
+
+async def test_stop_iteration_which_no_future_takes_reaches_the_caller_too():
+    nothing: Any = iter(())
+    for call in (Threads("test", num_threads=1).run(next, nothing), in_own_thread(next, nothing)):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await asyncio.wait_for(call, 30)

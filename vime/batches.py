@@ -23,6 +23,7 @@ from vime.orchestration.journal import Journal
 from vime.orchestration.own_producer import OwnProducer
 from vime.orchestration.producer import Producer, PromptStream, Runner
 from vime.report.console import Bar
+from vime.threads import raising
 from vime.types import Group, Sample
 
 Ask = Callable[[list[Sample]], Awaitable[list[dict[str, Any]]]]
@@ -68,20 +69,20 @@ async def lesson_of(config: RunConfig, algorithm: Algorithm, batch: Batch, step:
     if not algorithm.needs_before:
         known = await asyncio.to_thread(sequences_of, batch.groups)
         columns = await _advantages(algorithm, batch.groups, known)
-        updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
+        updates, metrics = await asyncio.to_thread(raising, build_updates, algorithm, batch.groups, columns, **split)
         return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)
-    blank, _ = await asyncio.to_thread(build_updates, algorithm, batch.groups, unknown(batch.groups), **split)
+    blank, _ = await asyncio.to_thread(raising, build_updates, algorithm, batch.groups, unknown(batch.groups), **split)
     answers = {(s.rollout_id, s.order): found for update in blank for s, found in zip(update, await ask(update))}
     known = [sequence.with_columns(**answers[sequence.rollout_id, sequence.order]) for update in blank for sequence in update]
     columns = await _advantages(algorithm, batch.groups, known)
-    updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
+    updates, metrics = await asyncio.to_thread(raising, build_updates, algorithm, batch.groups, columns, **split)
     updates = [[s.with_columns(**answers[s.rollout_id, s.order]) for s in update] for update in updates]
     return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)
 
 
 async def _advantages(algorithm: Algorithm, groups: list[Group], known: list[Sample]) -> Columns:
     with algorithm.named():
-        return await asyncio.to_thread(algorithm.advantages, groups, known)
+        return await asyncio.to_thread(raising, algorithm.advantages, groups, known)
 
 
 async def _demonstrated(algorithm: Algorithm, samples: list[Sample], ask: Ask) -> Lesson:

@@ -30,6 +30,7 @@ from vime.run_output import RunOutput
 from vime.step_clock import StepClock
 from vime.system import Training, evaluation, supervised, training, training_adapters
 from vime.tasks import together
+from vime.threads import raising
 from vime.trainer.group import TrainerGroup, Update
 from vime.trainer.learner import Learner
 from vime.trainer.metrics import COUNTS, SKIPPED, of_batch, of_critic, of_update
@@ -228,7 +229,7 @@ async def train_step(output: RunOutput, system: Learner, batches: Batches, step:
 
 async def answer(algorithm: Algorithm, trainer: TrainerGroup, batch: Batch, step: int) -> None:
     """Adds the trainer's answers to the algorithm's questions about a batch to the columns of its samples."""
-    for question in await asyncio.to_thread(algorithm.questions, batch.groups):
+    for question in await asyncio.to_thread(raising, algorithm.questions, batch.groups):
         found = await trainer.answer(question, version=step)
         for sample, columns in zip(question.samples, found, strict=True):
             sample.columns = {**sample.columns, **columns}

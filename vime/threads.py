@@ -4,9 +4,11 @@ A caller that is cancelled while it waits leaves nothing.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -32,7 +34,7 @@ class Threads:
         """The result of `function(*arguments)`. If the caller is cancelled, the call still runs to its end in its thread."""
         places = self._places_of_this_loop()
         await places.acquire()
-        work = asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+        work = asyncio.get_running_loop().run_in_executor(self._executor, raising, function, *arguments)
         work.add_done_callback(lambda done: _leave(places, done))
         return await asyncio.shield(work)
 
@@ -41,6 +43,14 @@ class Threads:
             if loop.is_closed():
                 self._places.pop(loop, None)
         return self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._num_threads))
+
+
+def raising(function: Callable[..., T], *arguments: object, **named: object) -> T:
+    """The result of a call, for a thread: StopIteration, with which no future can end, becomes a RuntimeError."""
+    try:
+        return function(*arguments, **named)
+    except StopIteration as raised:
+        raise RuntimeError(f"StopIteration: {raised}") from raised
 
 
 def handed_over(function: Callable[[], Any]) -> tuple[Callable[[], None], "asyncio.Future[Any]"]:
@@ -54,7 +64,7 @@ def handed_over(function: Callable[[], Any]) -> tuple[Callable[[], None], "async
 
     def call() -> None:
         try:
-            value, method = function(), done.set_result
+            value, method = raising(function), done.set_result
         except Exception as raised:  # handed over to the coroutine that waits
             value, method = raised, done.set_exception
         except BaseException as raised:  # so is what would end the thread alone, as an error that ends no program
@@ -63,6 +73,13 @@ def handed_over(function: Callable[[], Any]) -> tuple[Callable[[], None], "async
             loop.call_soon_threadsafe(settle, method, value)
 
     return call, done
+
+
+async def in_own_thread(function: Callable[..., T], *arguments: object) -> T:
+    """The result of a call that may take long, in a thread of its own; a caller that is cancelled leaves it to itself."""
+    call, done = handed_over(partial(function, *arguments))
+    threading.Thread(target=call, daemon=True, name=getattr(function, "__name__", "call")).start()
+    return await done
 
 
 def _leave(places: asyncio.Semaphore, done: "asyncio.Future[Any]") -> None:

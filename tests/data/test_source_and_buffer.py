@@ -86,7 +86,8 @@ def test_the_same_rows_elsewhere_and_a_seed_that_orders_nothing_are_the_same_pro
 def test_rows_of_the_public_sets_become_prompts():
     hotpot = {"prompt": [{"role": "user", "content": "Q"}], "context": "C", "reward_model": {"ground_truth": ["x", "y"]}}
     prompt = to_prompt(hotpot, index=3, row_number=1, dataset="train")
-    assert (prompt.messages[-1]["content"], prompt.ground_truth, prompt.metadata) == ("Q", ["x", "y"], {"context": "C"})
+    assert (prompt.messages[-1]["content"], prompt.ground_truth) == ("Q", ["x", "y"])
+    assert prompt.fields == {**hotpot, "question": "Q"}, "all of a row reaches hooks and environments"
     ruler = {"input": "Q", "answers": ["x"], "context": "C", "index": 0, "num_docs": 50}
     assert to_prompt(ruler, index=0, row_number=0, dataset="d").ground_truth == ["x"]
 

@@ -4,18 +4,20 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.environments.test_play import played
+from tests.environments.test_play import Scripted, played
+from vime.config import RunConfig
 from vime.environments import steps
 from vime.environments.bridge import Bridge
-from vime.environments.environment import Outcome, Seat, load_environment, seats_of
+from vime.environments.config import EnvironmentConfig
+from vime.environments.environment import NoPlaceError, Outcome, Seat, seats_of
 from vime.environments.harness import has_agents, outcome_of, run_harness
-from vime.errors import ConfigError
 from vime.types import Rollout, StopReason
 
 ADDRESS = ("base_url", "anthropic_url", "api_key", "model")
@@ -87,6 +89,33 @@ async def test_an_agent_that_is_ended_by_its_limit_has_reward_0_and_is_trained(b
     }
 
 
+async def test_all_processes_have_episodes(byte_tokenizer: Any):
+    several = Bridge(python=sys.executable, adapter=ADAPTER, settings={"at_once": 1}, num_processes=3)
+    try:
+        seats = {name: Seat(**dict.fromkeys(ADDRESS, ""), max_tokens=1) for name in several.seats}
+        async with asyncio.timeout(60):
+            while not all(each.is_ready for each in several._processes):
+                assert several._processes[0].start() is None
+                with suppress(NoPlaceError):
+                    await several.run({"what": "asks nothing"}, seats)
+                await asyncio.sleep(0.05)
+        waiting = [asyncio.create_task(several.run({"what": "sleeps"}, seats)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert [each.num_open for each in several._processes] == [1, 1, 1]
+        with pytest.raises(NoPlaceError, match="each of 3 processes"):
+            await several.run({"what": "sleeps"}, seats)
+        assert len(set(await asyncio.gather(*waiting))) == 3, "their numbers"
+    finally:
+        several.close()
+
+
+async def test_an_opponents_limit_ends_the_episode_as_the_agents_does(byte_tokenizer: Any, bridge: Bridge):
+    options: Any = {"models": {"opponent": Scripted(byte_tokenizer, ["7"] * 9, name="opponent")}, "players": {"one": "opponent"}}
+    rollout = await summed(byte_tokenizer, bridge, ["7"], row={"what": "two, then one on"}, max_turns=3, **options)
+    assert not rollout.error and rollout.stop_reason is StopReason.TURN_LIMIT
+    assert [each.seat for each in rollout.samples] == ["two"] and rollout.reward == 0.0
+
+
 async def test_an_episode_that_is_no_longer_needed_is_cancelled_there(byte_tokenizer: Any, bridge: Bridge, tmp_path: Path):
     marks = tmp_path / "left"
     work = asyncio.create_task(summed(byte_tokenizer, bridge, ["7"] * 2, row={"what": "waits", "marks": str(marks)}))
@@ -103,7 +132,7 @@ async def test_a_process_that_takes_one_episode_at_a_time_is_ended_with_one_that
     single = Bridge(python=sys.executable, adapter=ADAPTER, settings={"at_once": 1}, num_processes=2)
     try:
         rollouts = await asyncio.gather(*(summed(byte_tokenizer, single, ["7"] * 2) for _ in range(5)))
-        assert [each.reward for each in rollouts] == [1.0] * 5 and {each.metrics["process"] for each in rollouts} <= {0, 1}
+        assert [each.reward for each in rollouts] == [1.0] * 5
         before = processes_of(single)
         row = {"what": "waits", "marks": str(tmp_path / "left")}
         rollout = await summed(byte_tokenizer, single, ["7"] * 2, row=row, rollout={"generate_timeout_seconds": 2.0})
@@ -196,7 +225,11 @@ def test_rows_are_divided_or_all_are_there(bridge: Bridge):
     ],
 )
 def test_an_environment_that_cannot_be_made_says_why(settings: Any, key: str, remedy: str):
-    with pytest.raises(ConfigError) as raised:
-        seats_of(load_environment("bridge", settings))
-    (problem,) = raised.value.problems
+    (problem,) = EnvironmentConfig(environment="bridge", settings=settings).problems(RunConfig())
     assert problem.key == key and remedy in problem.remedy
+
+
+async def test_a_process_that_does_not_start_costs_its_rollout_alone(byte_tokenizer: Any):
+    failing = Bridge(python=sys.executable, adapter=ADAPTER, settings={"fails": "today"})
+    rollout = await summed(byte_tokenizer, failing, ["7"] * 2)
+    assert rollout.stop_reason is StopReason.SANDBOX_CRASHED and "no sums: today" in rollout.error

@@ -1,12 +1,13 @@
 """Environments with reset and step in the forms of several libraries, over a scripted model."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.environments.test_play import played
-from vime.environments.environment import load_environment
+from vime.data.dataset import to_prompt
+from vime.environments.environment import load_environment, rows
 from vime.errors import ConfigError
 from vime.types import StopReason
 
@@ -55,11 +56,25 @@ class Messages:
         self.step = self._stairs.step
 
     def init(self, prompt: Any) -> Any:
-        return [{"role": "user", "content": "You stand below."}], {}
+        return [*prompt, {"role": "user", "content": "You stand below."}], {}
 
 
 def make(**about: Any) -> Any:
     return Messages() if about.get("form") == "messages" else Stairs(**about)
+
+
+def rows_of_prompts(num_items: int, seed: int) -> Any:
+    return [
+        {"prompt": [{"role": "user", "content": f"Stairs {n}."}], "reward_model": {"ground_truth": n}} for n in range(num_items)
+    ]
+
+
+class Broken(Stairs):
+    made: ClassVar[list[Any]] = []
+
+    def reset(self, seed: int | None = None) -> Any:
+        self.made.append(self)
+        raise OSError("no stairs")
 
 
 def make_of_a_row(row: Any) -> Stairs:
@@ -84,6 +99,21 @@ async def test_each_form_of_reset_and_step_is_played(byte_tokenizer: Any, form: 
     text = byte_tokenizer.decode(rollout.samples[0].tokens)
     assert "system\nClimb." in text and "height 2" in text
     assert rollout.samples[0].metadata["step_rewards"] == [0.5] * 3
+
+
+async def test_rows_with_prompts_arrive_whole(byte_tokenizer: Any):
+    settings = {"make": f"{HERE}:make", "arguments": {"form": "messages"}, "rows": f"{HERE}:rows_of_prompts"}
+    (row,) = rows(1, 0, environment="gym_like", settings=settings)
+    prompt = to_prompt(row, index=0, row_number=0, dataset="train")
+    assert prompt.fields["reward_model"] == row["reward_model"]
+    rollout = await played(byte_tokenizer, load_environment("gym_like", settings), ["up"] * 3, row=prompt.fields)
+    assert row["prompt"][0]["content"] in byte_tokenizer.decode(rollout.samples[0].tokens)
+
+
+async def test_an_environment_whose_reset_raises_is_closed(byte_tokenizer: Any):
+    broken = load_environment("gym_like", {"make": f"{HERE}:Broken"})
+    assert (await played(byte_tokenizer, broken, [])).stop_reason is StopReason.SANDBOX_CRASHED
+    assert broken.make.made and all(each.closed for each in broken.make.made)
 
 
 async def test_a_truncated_episode_ends_at_a_limit_and_wrong_actions_are_illegal(byte_tokenizer: Any):

@@ -54,7 +54,10 @@ class Server:
                     request.transport.abort()  # type: ignore[union-attr]
                     break
                 if asked["type"] == "step" and asked["data"]["direction"] not in ("up", "down"):
-                    await socket.send_json({"type": "error", "data": {"errors": [{"msg": "Input should be up or down"}]}})
+                    said: dict[str, Any] = {"code": "VALIDATION_ERROR", "errors": [{"msg": "Input should be up or down"}]}
+                    if asked["data"]["direction"] == "aside":
+                        said = {"code": "EXECUTION_ERROR", "message": "a wall"}
+                    await socket.send_json({"type": "error", "data": said})
                     continue
                 up = asked["type"] == "step" and asked["data"]["direction"] == "up"
                 height += up
@@ -90,6 +93,15 @@ async def test_eight_rollouts_share_one_place_and_none_is_lost(byte_tokenizer: A
     assert all(each.counts["illegal_moves"] == 1 for each in found)
     text = byte_tokenizer.decode(found[0].samples[0].tokens)
     assert "Input should be up or down" in text and '"direction"' in text
+
+
+async def test_an_error_of_a_step_is_the_environments_unless_it_is_to_be_told(byte_tokenizer: Any, server: Server):
+    replies = ["aside", "up", "up"]
+    environment = load_environment("openenv", {"url": server.url})
+    rollout = await played(byte_tokenizer, environment, ["aside", *replies])
+    assert rollout.stop_reason is StopReason.SANDBOX_CRASHED and "a wall (EXECUTION_ERROR)" in rollout.error
+    rollout = await played(byte_tokenizer, load_environment("openenv", {"url": server.url, "lost": "tell"}), replies)
+    assert rollout.reward == 2.0 and rollout.counts["illegal_moves"] == 1 and rollout.num_retries == 0
 
 
 async def test_a_session_that_is_cut_is_played_again(byte_tokenizer: Any, server: Server):

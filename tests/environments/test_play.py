@@ -163,6 +163,69 @@ async def test_a_game_longer_than_the_context_ends_as_a_full_context_and_is_trai
     assert sample.reward == 0.0 and rollout.metrics["won"] == 0.0
 
 
+async def test_a_game_longer_than_an_opponents_context_ends_likewise(byte_tokenizer: Any):
+    numbers = [str(n) for n in range(100, 200)]
+    opponent = Scripted(byte_tokenizer, numbers, max_model_len=300, name="opponent")
+    options: Any = {"models": {"opponent": opponent}, "players": {"two": "opponent"}, "max_turns": 100}
+    rollout = await played(byte_tokenizer, Counting(goal=1000), numbers, **options)
+    assert rollout.stop_reason is StopReason.TOKEN_LIMIT and not rollout.error and rollout.num_retries == 0
+    assert {each.seat for each in rollout.samples} == {"one"}
+
+
+async def test_rewards_before_a_seats_first_reply_are_those_of_its_first(byte_tokenizer: Any):
+    class Sums(Count):
+        def act(self, reply: Any) -> Any:
+            super().act(reply)
+            return {"one": 1.0, "two": -1.0} if reply.seat == "one" else None
+
+        def outcome(self) -> Outcome:
+            return Outcome()
+
+    class Game(Counting):
+        def open(self, row: Any) -> Count:
+            return Sums(self, row)
+
+    rollout = await played(byte_tokenizer, Game(), ["1", "5"])
+    assert [(each.seat, each.reward, each.metadata["step_rewards"]) for each in rollout.samples] == [
+        ("one", 1.0, [1.0]),
+        ("two", -1.0, [-1.0]),
+    ]
+    alone = await played(byte_tokenizer, Game(goal=1), ["1"])
+    assert alone.metrics == {"reward_one": 1.0, "reward_two": -1.0}, "also of a seat that was never asked"
+
+
+@pytest.mark.parametrize("method", ["observe", "act", "outcome"])
+async def test_a_seat_that_there_is_not_is_an_error_of_the_environment(byte_tokenizer: Any, method: str):
+    strange = {"observe": Observation(seat="One", content="?"), "act": {"One": 1.0}, "outcome": Outcome(rewards={"One": 1.0})}
+
+    class Wrong(Counting):
+        def open(self, row: Any) -> Count:
+            episode = Count(self, row)
+            setattr(episode, method, lambda *_: strange[method])
+            return episode
+
+    rollout = await played(byte_tokenizer, Wrong(goal=1), ["1"] * 4)
+    assert rollout.stop_reason is StopReason.SANDBOX_CRASHED
+    assert f"{method} of the environment names One: its seats are one, two" in rollout.error
+
+
+async def test_a_step_that_raises_stop_iteration_is_an_error_of_the_environment(byte_tokenizer: Any):
+    class Exhausted(Counting):
+        def open(self, row: Any) -> Count:
+            episode = Count(self, row)
+            episode.act = lambda _: next(iter(()))  # type: ignore[method-assign]
+            return episode
+
+    rollout = await played(byte_tokenizer, Exhausted(), ["1"] * 4)
+    assert rollout.stop_reason is StopReason.SANDBOX_CRASHED and "StopIteration" in rollout.error
+
+
+def test_rows_without_key_and_question_are_told_apart_by_all_that_they_are():
+    candidates = [{"prompt": [{"role": "user", "content": f"say {n}"}]} for n in range(100)] * 2
+    found = {split: in_split(candidates, split=split, num_items=100) for split in ("train", "eval")}
+    assert sum(map(len, found.values())) == 100 and min(map(len, found.values())) > 5
+
+
 async def test_a_game_that_does_not_fit_into_the_context_is_given_up(byte_tokenizer: Any):
     rollout = await played(byte_tokenizer, Counting(), [], max_model_len=20)
     assert rollout.stop_reason is StopReason.TOKEN_LIMIT and rollout.could_not_begin

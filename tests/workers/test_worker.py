@@ -185,7 +185,11 @@ async def score_of_its_row(context: Any, group: Group) -> list[Reward]:
 async def test_every_hook_has_the_row(make_worker: Any):
     worker = make_worker(generate="showing_its_row", group_reward=f"{__file__}:score_of_its_row")
     group = await worker.run_group(prompt=replace(PROMPT, metadata={"weight": 0.25}), slot=1, num_rollouts=1, version=5)
-    assert group.rollouts[0].samples[0].metadata["row"] == {"weight": 0.25, "question": "go"}
+    assert group.rollouts[0].samples[0].metadata["row"] == {
+        "weight": 0.25,
+        "question": "go",
+        "prompt": [{"role": "user", "content": "go"}],
+    }
     assert group.rollouts[0].reward == 0.25
 
 

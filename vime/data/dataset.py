@@ -160,8 +160,7 @@ def to_prompt(row: dict[str, Any], *, index: int, row_number: int, dataset: str)
             raise ConfigError([Problem(key=f"data.{dataset}", value=sorted(row), remedy=f"row {row_number} {problem}; {remedy}")])
     question = _question(row)
     messages = [{"role": "user", "content": question}] if isinstance(question, str) else [dict(m) for m in question]
-    graded_by = ("reward_model",) if isinstance(row.get("reward_model"), dict) else ()
-    metadata = {name: value for name, value in row.items() if name not in (*_QUESTION_FIELDS, *graded_by)}
+    metadata = {name: value for name, value in row.items() if name not in ("prompt", "question")}
     return Prompt(
         index=index, row=row_number, messages=messages, ground_truth=answers_of(row), metadata=metadata, dataset=dataset
     )

@@ -29,6 +29,7 @@ from vime.agent.command import OWN_NAMES, OWN_PREFIXES
 from vime.data.split import Split
 from vime.environments.environment import MissingPackageError, NoPlaceError, Row, Seat, in_split
 from vime.errors import ConfigError, Problem, SandboxError, describe
+from vime.files.provenance import is_secret
 from vime.surroundings import short_folder
 
 logger = logging.getLogger(__name__)
@@ -63,8 +64,8 @@ class Bridge:
         """`adapter` is `PATH.py:CLASS` or `MODULE:CLASS`, made with the settings.
 
         `num_processes` run beside each rollout worker. Without `splits` both splits have all rows, for an evaluation alone.
-        `variables` names those of this environment that the process gets although they look like the run's own or keys
-        of models (`OPENAI_API_KEY`). Raises ConfigError for an adapter that is not there, and MissingPackageError for a Python.
+        `variables` names those of this environment that the process gets although they look like the run's own or secrets
+        (`OPENAI_API_KEY`, `HF_TOKEN`). Raises ConfigError for an adapter that is not there, and MissingPackageError for a Python.
         """
         found = shutil.which(os.path.expanduser(python))
         if found is None:
@@ -80,9 +81,8 @@ class Bridge:
                 raise ConfigError([Problem(key="method.settings.adapter", value=adapter, remedy=remedy)])
             adapter = f"{Path(path).expanduser().resolve()}:{name}"
         found, kept = os.path.abspath(found), set(variables or ())
-        removed = [
-            each for each in os.environ if each not in kept and (each in OWN_NAMES or each.startswith((*OWN_PREFIXES, "PYTHON")))
-        ]
+        own = [each for each in os.environ if each in OWN_NAMES or each.startswith((*OWN_PREFIXES, "PYTHON")) or is_secret(each)]
+        removed = [each for each in own if each not in kept]
         command = [
             "env",
             *(f"--unset={each}" for each in removed),
@@ -98,12 +98,9 @@ class Bridge:
 
     @property
     def seats(self) -> tuple[str, ...]:
-        """The names of the seats, for which a process is started. Raises ConfigError with its output if it does not start."""
+        """The names of the seats, for which a process is started. Raises SandboxError with its output if it does not start."""
         if self._seats is None:
-            try:
-                self._seats = tuple(self._processes[0].started()["seats"])
-            except SandboxError as error:
-                raise ConfigError([Problem(key="method.settings", value=self._arguments, remedy=str(error))]) from error
+            self._seats = tuple(self._processes[0].started()["seats"])
         return self._seats
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
@@ -120,13 +117,14 @@ class Bridge:
         Raises NoPlaceError while it starts or all have as many as they take, SandboxError if it is lost, and RuntimeError with
         the words of what the adapter raised.
         """
-        process = min(self._processes, key=lambda each: (not each.is_ready, each.num_open))
-        if not process.is_ready:
-            process.start()
-            raise NoPlaceError("the process of the environment starts")
-        if process.at_once is not None and process.num_open >= process.at_once:
-            raise NoPlaceError(f"each of {len(self._processes)} processes has {process.at_once} episodes")
-        return await process.run(row, {name: asdict(seat) for name, seat in seats.items()})
+        errors = [error for process in self._processes if (error := process.start()) is not None]
+        free = [process for process in self._processes if process.has_place]
+        if free:
+            process = min(free, key=lambda each: each.num_open)
+            return await process.run(row, {name: asdict(seat) for name, seat in seats.items()})
+        if errors:
+            raise errors[0]
+        raise NoPlaceError(f"each of {len(self._processes)} processes starts or has as many episodes as it takes")
 
     def close(self) -> None:
         """Ends all processes."""
@@ -134,29 +132,40 @@ class Bridge:
             process.end()
 
 
-def verifiers(taskset: str, *, python: str, num_processes: int = 1, splits: bool = True, **settings: Any) -> Bridge:
-    """A taskset of verifiers (`verifiers.v1`), installed in `python`; `settings` are those of `foreign/verifiers_tasks.py`."""
-    own = {"taskset": taskset, **settings}
-    adapter = f"{FOREIGN / 'verifiers_tasks.py'}:Verifiers"
-    return Bridge(python=python, adapter=adapter, settings=own, num_processes=num_processes, splits=splits)
+def verifiers(taskset: str, *, python: str, **settings: Any) -> Bridge:
+    """A taskset of verifiers (`verifiers.v1`), installed in `python`.
+
+    `settings` are those of `foreign/verifiers_tasks.py`, and `num_processes`, `splits` and `variables` of a bridge.
+    """
+    return _adapted("verifiers_tasks.py:Verifiers", python, {"taskset": taskset, **settings})
 
 
-def inspect_ai(*, python: str, task: str, num_processes: int = 2, splits: bool = True, **settings: Any) -> Bridge:
-    """A task of inspect, `FILE.py@NAME` or `MODULE@NAME`; each process runs one sample at a time, as inspect wants it."""
+def inspect_ai(*, python: str, task: str, num_processes: int = 2, **settings: Any) -> Bridge:
+    """A task of inspect, `FILE.py@NAME` or `MODULE@NAME`; each process runs one sample at a time, as inspect wants it.
+
+    `settings` are those of `foreign/inspect_tasks.py`, and `splits` and `variables` of a bridge.
+    """
     path, at, name = task.partition("@")
     if not name:
         remedy = "names no task: use FILE.py@NAME or MODULE@NAME"
         raise ConfigError([Problem(key="method.settings.task", value=task, remedy=remedy)])
     own = {"task": f"{Path(path).expanduser().resolve()}{at}{name}" if path.endswith(".py") else task, **settings}
-    adapter = f"{FOREIGN / 'inspect_tasks.py'}:InspectTask"
-    return Bridge(python=python, adapter=adapter, settings=own, num_processes=num_processes, splits=splits)
+    return _adapted("inspect_tasks.py:InspectTask", python, {"num_processes": num_processes, **own})
 
 
-def miniwob(task: str, *, python: str, num_processes: int = 1, splits: bool = True, **settings: Any) -> Bridge:
-    """A page of MiniWoB in a browser; `settings` are those of `foreign/miniwob_pages.py`."""
-    adapter = f"{FOREIGN / 'miniwob_pages.py'}:Pages"
-    own = {"task": task, **settings}
-    return Bridge(python=python, adapter=adapter, settings=own, num_processes=num_processes, splits=splits)
+def miniwob(task: str, *, python: str, **settings: Any) -> Bridge:
+    """A page of MiniWoB in a browser.
+
+    `settings` are those of `foreign/miniwob_pages.py`, and `num_processes`, `splits` and `variables` of a bridge.
+    """
+    return _adapted("miniwob_pages.py:Pages", python, {"task": task, **settings})
+
+
+def _adapted(adapter: str, python: str, settings: Mapping[str, Any]) -> Bridge:
+    """The bridge of an adapter that is shipped."""
+    of_bridge = {name: settings[name] for name in ("num_processes", "splits", "variables") if name in settings}
+    own = {name: value for name, value in settings.items() if name not in of_bridge}
+    return Bridge(python=python, adapter=str(FOREIGN / adapter), settings=own, **of_bridge)
 
 
 class _Process:
@@ -182,14 +191,18 @@ class _Process:
         """Most episodes at a time; None for any number."""
         return self._about.get("at_once")
 
-    def start(self) -> None:
-        """Begins to start it in a thread. Raises SandboxError if the start before failed."""
+    @property
+    def has_place(self) -> bool:
+        """True if it takes another episode now."""
+        return self.is_ready and (self.at_once is None or self.num_open < self.at_once)
+
+    def start(self) -> SandboxError | None:
+        """Begins to start it in a thread, unless it runs or starts. Returns, once, the error of a start that has failed."""
         error, self._error = self._error, None
-        if error is not None:
-            raise error
-        if self._starting is None or not self._starting.is_alive():
+        if error is None and not self.is_ready and (self._starting is None or not self._starting.is_alive()):
             self._starting = threading.Thread(target=self._try, daemon=True, name="bridge")
             self._starting.start()
+        return error
 
     def _try(self) -> None:
         try:
@@ -209,16 +222,16 @@ class _Process:
             launch = [sys.executable, "-m", "vime.processes.launch", f"--owner={os.getpid()}", f"--remove={self._folder}", "--"]
             words = [*launch, *self._command, str(self._socket), *self._arguments]
             with open(self._log, "wb") as log:
-                self._process = subprocess.Popen(
+                process = self._process = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
                 )
             deadline = time.monotonic() + self._start_seconds
-            while time.monotonic() < deadline and self._process.poll() is None:
+            while time.monotonic() < deadline and process.poll() is None:
                 with contextlib.suppress(OSError, ValueError), self._connected() as answers:  # also where it ends at once
                     self._about = json.loads(answers.readline())
                     return self._about
                 time.sleep(POLL_SECONDS)
-            why = "ended" if self._process.poll() is not None else f"did not start within {self._start_seconds:g} s"
+            why = "ended" if process.poll() is not None else f"did not start within {self._start_seconds:g} s"
             said = self._said()
             self.end()
             raise SandboxError(f"the environment's process {why}: {said}")
@@ -238,7 +251,7 @@ class _Process:
                     raise ConfigError([Problem(key="method.settings", value=self._arguments, remedy=remedy)])
                 if "end" in said:
                     return
-                yield _keyed(said["row"])
+                yield said["row"]
         raise SandboxError(f"the environment's process was lost: {self._said()}")
 
     async def run(self, row: Row, seats: Mapping[str, Any]) -> Any:
@@ -309,8 +322,3 @@ class _Process:
             return self._log.read_text(errors="replace")[-SHOWN_CHARACTERS:].strip() or "it printed nothing"
         except OSError:
             return "its output is gone"
-
-
-def _keyed(row: Row) -> Row:
-    """A row with a `key`, if it has no question by which it could be told from others."""
-    return row if any(row.get(name) for name in ("key", "question")) else {**row, "key": json.dumps(row, sort_keys=True)}

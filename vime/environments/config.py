@@ -10,7 +10,7 @@ from hydra.core.config_store import ConfigStore
 
 from vime.config import MethodConfig, Mode, RunConfig
 from vime.config.ranges import Count
-from vime.errors import ConfigError, Problem
+from vime.errors import ConfigError, Problem, SandboxError
 
 ACTOR = "actor"
 
@@ -60,6 +60,8 @@ class EnvironmentConfig(MethodConfig):
             return [Problem(key="method.environment", value=self.environment, remedy=remedy)]
         try:
             seats = seats_of(load_environment(self.environment, dict(self.settings)))
+        except SandboxError as error:
+            return [Problem(key="method.settings", value=dict(self.settings), remedy=str(error))]
         except MissingPackageError as error:
             return [] if config.mode is Mode.plan else error.problems
         except ConfigError as error:

@@ -31,11 +31,12 @@ Every method may be async. Those that are not run in a thread of the episode, on
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vime.data.split import Split, split_of
+from vime.data.split import EVALUATION_SHARE, Split, split_of
 from vime.errors import ConfigError, Problem, describe
 from vime.hooks import import_remedy, load_hook
 from vime.types import Message, StopReason
@@ -56,6 +57,7 @@ ADAPTERS = {
     "miniwob": "vime.environments.bridge.miniwob",
 }
 """Environments of other packages: `NAME` or `NAME.TASK` in `method.environment`."""
+_making = threading.RLock()
 MOST_REPEATED = 2_000
 """Rows in a row that are of the other split or known, after which there are no new ones."""
 
@@ -215,9 +217,12 @@ def seats_of(environment: Any) -> tuple[str, ...]:
 def load_environment(name: str, settings: Mapping[str, Any]) -> Any:
     """The environment of this name, once per process: an adapter's, or a class or function of the user's, called with settings.
 
+    Threads that ask for one while it is made wait for it.
+
     Raises ConfigError if there is none, its package is not installed, or it does not take the settings.
     """
-    return _made(name, json.dumps(settings, sort_keys=True, default=str))
+    with _making:
+        return _made(name, json.dumps(settings, sort_keys=True, default=str))
 
 
 @functools.lru_cache
@@ -242,6 +247,22 @@ def _made(name: str, settings: str) -> Any:
         raise ConfigError([Problem(key="method.settings", value=keywords, remedy=remedy)]) from error
 
 
+def found_hook(setting: str, path: str) -> Callable[..., Any]:
+    """The function that a setting of an environment names by a dotted path. Raises ConfigError if there is none."""
+    try:
+        return load_hook(path)
+    except ImportError as error:
+        key = f"method.settings.{setting}"
+        raise ConfigError([Problem(key=key, value=path, remedy=import_remedy(path, error))]) from error
+
+
+def tells_of_losses(lost: str) -> bool:
+    """True for `lost=tell`: a server's error is shown to the model, where `lost=repeat` runs the rollout again."""
+    if lost not in ("repeat", "tell"):
+        raise ConfigError([Problem(key="method.settings.lost", value=lost, remedy="use repeat or tell")])
+    return lost == "tell"
+
+
 class MissingPackageError(ConfigError):
     """The package of an environment is not installed here."""
 
@@ -255,14 +276,28 @@ def required(name: str, requirement: str, error: ImportError) -> MissingPackageE
 def rows(
     num_items: int, seed: int, *, environment: str, settings: Mapping[str, Any] | None = None, split: Split = "train"
 ) -> list[Row]:
-    """The rows of an environment, for `data.*.generator`. A row without a question gets `prompt: []`."""
+    """The rows of an environment, for `data.*.generator`. A row without a question gets `prompt: []` and a `key`."""
     made = load_environment(environment, settings or {}).rows(split=split, num_items=num_items, seed=seed)
     asks = ("question", "prompt")
-    return [row if any(row.get(name) for name in asks) else {**row, "prompt": []} for row in itertools.islice(made, num_items)]
+    return [
+        row if any(row.get(name) for name in asks) else {**row, "prompt": [], "key": key_of(row)}
+        for row in itertools.islice(made, num_items)
+    ]
+
+
+def rows_of(make: Callable[..., Iterable[Row]], *, split: Split, num_items: int, seed: int) -> list[Row]:
+    """The rows of one split of a function `make(num_items, seed)`; it is asked for twice as many as the split should need."""
+    share = EVALUATION_SHARE if split == "eval" else 1 - EVALUATION_SHARE
+    return in_split(make(num_items=round(2 * num_items / share), seed=seed), split=split, num_items=num_items)
+
+
+def key_of(row: Row) -> str:
+    """The text that tells a row from others: its `key`, its question, or all of it."""
+    return str(row.get("key") or row.get("question") or json.dumps(row, sort_keys=True, default=str))
 
 
 def in_split(candidates: Iterable[Row], *, split: Split, num_items: int) -> list[Row]:
-    """The first rows whose `key`, or question, belongs to a split by its hash (`vime.data.split`), each once.
+    """The first rows whose `key`, question or whole belongs to a split by its hash (`vime.data.split`), each once.
 
     They are fewer than `num_items` where the candidates end, or repeat themselves.
     """
@@ -270,7 +305,7 @@ def in_split(candidates: Iterable[Row], *, split: Split, num_items: int) -> list
     known: set[str] = set()
     num_passed = 0
     for row in candidates:
-        key = str(row.get("key", row.get("question")))
+        key = key_of(row)
         num_passed += 1
         if key not in known and split_of(key) == split:
             known.add(key)

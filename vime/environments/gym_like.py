@@ -16,9 +16,8 @@ from typing import Any
 import orjson
 
 from vime.data.split import Split
-from vime.environments.environment import IllegalMove, Observation, Outcome, Reply, Row, in_split
+from vime.environments.environment import IllegalMove, Observation, Outcome, Reply, Row, found_hook, in_split, rows_of
 from vime.errors import ConfigError, Problem
-from vime.hooks import import_remedy, load_hook
 from vime.types import StopReason
 
 
@@ -32,6 +31,7 @@ class GymLike:
         *,
         make: str,
         arguments: Mapping[str, Any] | None = None,
+        rows: str | None = None,
         instruction: str = "",
         action: str | None = None,
         text: bool = False,
@@ -40,15 +40,13 @@ class GymLike:
     ) -> None:
         """`make` is a dotted path; it is called with `arguments`, and with the row if it has a parameter `row`.
 
+        Rows are seeds, or those of `rows(num_items, seed)`, a dotted path; the `init` of skyrl-gym is given a row's `prompt`.
         `action` is a regular expression whose last match in a reply, or its group, is the action; a reply without one is an
         illegal move. By default all of the reply is the action. `instruction` begins the conversation. `text` makes it a plain
         text, a line for each action, which base models continue. `observation` is an entry of observations that are
         dictionaries; `success` one of the last `info`, which becomes a metric. Raises ConfigError for a maker that there is not.
         """
-        try:
-            self.make: Callable[..., Any] = load_hook(make)
-        except ImportError as error:
-            raise ConfigError([Problem(key="method.settings.make", value=make, remedy=import_remedy(make, error))]) from error
+        self.make, self._rows = found_hook("make", make), None if rows is None else found_hook("rows", rows)
         try:
             self.action = re.compile(action, re.DOTALL) if action else None
         except re.error as error:
@@ -58,14 +56,21 @@ class GymLike:
         self.text, self.observation, self.success = text, observation, success
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
-        """Seeds; `reset` is given that of the row if it takes one."""
+        """The rows of `rows`, or seeds; `reset` is given that of the row if it takes one."""
+        if self._rows is not None:
+            return rows_of(self._rows, split=split, num_items=num_items, seed=seed)
         candidates = ({"key": f"{self.name}, seed {number}", "seed": number} for number in count(seed * 2**20))
         return in_split(candidates, split=split, num_items=num_items)
 
     def open(self, row: Row) -> "Steps":
         """An environment that was reset."""
         own = {"row": row} if "row" in _parameters(self.make) else {}
-        return Steps(self, self.make(**self.arguments, **own), row)
+        env = self.make(**self.arguments, **own)
+        try:
+            return Steps(self, env, row)
+        except BaseException:  # raised again: what was made is closed in any case
+            _close(env)
+            raise
 
 
 class Steps:
@@ -119,9 +124,7 @@ class Steps:
 
     def close(self) -> None:
         """Closes the environment, if it can be closed."""
-        close = getattr(self._env, "close", None)
-        if close is not None:
-            close()
+        _close(self._env)
 
     def _instruction(self, is_first: bool) -> list[dict[str, Any]]:
         return [{"role": "system", "content": self._made.instruction}] if is_first and self._made.instruction else []
@@ -140,6 +143,12 @@ class Steps:
         if not found.strip().isdecimal() or int(found) >= int(number):
             raise IllegalMove(f"Reply with the number of an action, from 0 to {int(number) - 1}.")
         return int(found)
+
+
+def _close(env: Any) -> None:
+    close = getattr(env, "close", None)
+    if close is not None:
+        close()
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

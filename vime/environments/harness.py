@@ -5,10 +5,10 @@ run(row, seats) ── requests over HTTP ─────> a session of each: ev
       └─> rewards and metrics of each seat
 """
 
-import asyncio
 import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from vime.environments.config import ACTOR
@@ -50,10 +50,10 @@ async def run_harness(
     num_calls = max_turns if own.num_calls is None else min(own.num_calls, max_turns)
     limits = Limits(num_calls=num_calls, num_tokens=own.num_tokens)
     steps = Steps(context, UNLIMITED_SECONDS)
-    with context.clock.stopped():  # an environment in a Python of its own may have to start first
-        names = await asyncio.to_thread(seats_of, environment)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(steps.end)
+        with context.clock.stopped():  # an environment in a Python of its own may have to start first
+            names = await steps.begun(seats_of, environment)
         sessions = {
             name: await stack.enter_async_context(context.session(players.get(name, ACTOR), limits=limits)) for name in names
         }
@@ -66,9 +66,12 @@ async def run_harness(
             except (VimeError, NoPlaceError):
                 raise
             except Exception:  # whatever its agents made of the limit that ended one of them
-                if all(session.stop_reason is StopReason.ANSWERED for session in trained.values()):
+                ends = [each.stop_reason for each in (*trained.values(), *sessions.values())]
+                end = next((each for each in ends if each is not StopReason.ANSWERED), None)
+                if end is None:
                     raise
-                return outcome_of(0.0, tuple(seats))
+                is_own = any(each.stop_reason is not StopReason.ANSWERED for each in trained.values())
+                return replace(outcome_of(0.0, tuple(seats)), end=None if is_own else end)
 
         outcome = await steps.placed("run", run)
     return _samples(sample, trained, outcome)

@@ -11,20 +11,20 @@ import asyncio
 import inspect
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from vime.data.split import EVALUATION_SHARE, Split
-from vime.environments.environment import NoPlaceError, Observation, Outcome, Reply, Row, in_split
+from vime.data.split import Split
+from vime.environments.environment import NoPlaceError, Observation, Outcome, Reply, Row, found_hook, rows_of, tells_of_losses
 from vime.errors import ConfigError, Problem, ServerError
-from vime.hooks import import_remedy, load_hook
 from vime.rollout.context import Context
 from vime.rollout.mcp_tools import McpServer
 from vime.rollout.tool import ToolBox
+from vime.threads import raising
 
 ROW, PYTHON = "{row}", "{python}"
 
@@ -57,21 +57,18 @@ class McpTools:
         dies, `lost=repeat` runs the rollout again, `lost=tell` shows the model an error. Raises ConfigError for paths that cannot
         be imported, and for a server that is neither a command nor a URL.
         """
-        self._rows, self.score = _found("rows", rows), _found("score", score)
+        self._rows, self.score = found_hook("rows", rows), found_hook("score", score)
         try:
             McpServer(command=command or (), url=url)
         except ValueError as error:
             raise ConfigError([Problem(key="method.settings.command", value=command, remedy=f"{error}: give one")]) from error
-        if lost not in ("repeat", "tell"):
-            raise ConfigError([Problem(key="method.settings.lost", value=lost, remedy="use repeat or tell")])
         self.command = [word.replace(PYTHON, sys.executable) for word in command or []]
         self.url, self.only, self.instruction = url, only, instruction
-        self.tells, self._num_servers, self._num_open = lost == "tell", num_servers, 0
+        self.tells, self._num_servers, self._num_open = tells_of_losses(lost), num_servers, 0
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
         """The rows of one split."""
-        share = EVALUATION_SHARE if split == "eval" else 1 - EVALUATION_SHARE
-        return in_split(self._rows(num_items=round(2 * num_items / share), seed=seed), split=split, num_items=num_items)
+        return rows_of(self._rows, split=split, num_items=num_items, seed=seed)
 
     async def open(self, row: Row, context: Context) -> "Episode":
         """A started server."""
@@ -133,17 +130,9 @@ class Episode:
         if inspect.iscoroutinefunction(score):
             value = await score(self._row, self._answer)
         else:
-            value = await asyncio.to_thread(score, self._row, self._answer)
+            value = await asyncio.to_thread(raising, score, self._row, self._answer)
         return Outcome(rewards=float(value), metrics={"answered": 1.0})
 
     async def close(self) -> None:
         """Ends the server."""
         await self._stack.aclose()
-
-
-def _found(name: str, path: str) -> Callable[..., Any]:
-    try:
-        return load_hook(path)
-    except ImportError as error:
-        key = f"method.settings.{name}"
-        raise ConfigError([Problem(key=key, value=path, remedy=import_remedy(path, error))]) from error

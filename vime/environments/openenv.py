@@ -15,9 +15,11 @@ from typing import Any
 import aiohttp
 
 from vime.data.split import Split
-from vime.environments.environment import IllegalMove, NoPlaceError, Observation, Outcome, Reply, Row, in_split
+from vime.environments.environment import IllegalMove, NoPlaceError, Observation, Outcome, Reply, Row, in_split, tells_of_losses
 from vime.errors import ConfigError, Problem, SandboxError, describe
 
+REPLY_CODES = ("VALIDATION_ERROR", "INVALID_JSON")
+"""Codes of errors that are the reply's; the others are the environment's or the server's."""
 CAPACITY = "capacity"
 """A word of the error with which a server without a free place answers."""
 LOST = (aiohttp.ClientError, OSError)
@@ -30,20 +32,24 @@ class OpenEnv:
 
     seats = ("agent",)
 
-    def __init__(self, *, url: str, reset: Mapping[str, Any] | None = None, instruction: str | None = None) -> None:
+    def __init__(
+        self, *, url: str, reset: Mapping[str, Any] | None = None, instruction: str | None = None, lost: str = "repeat"
+    ) -> None:
         """`reset` is sent with each reset, beside the row's seed. Without an `instruction` the action's schema is shown.
 
-        Raises ConfigError for something that is no URL.
+        If a step raises in the server, `lost=repeat` runs the rollout again; `lost=tell` shows the model the error, as of an
+        illegal move, for environments that refuse moves so. Raises ConfigError for something that is no URL.
         """
         if not url.startswith(("http://", "https://")):
             remedy = "is no URL of a server: use http://HOST:PORT, without a path"
             raise ConfigError([Problem(key="method.settings.url", value=url, remedy=remedy)])
         self.url, self.reset, self.instruction = url.rstrip("/"), dict(reset or {}), instruction
+        self.tells = tells_of_losses(lost)
         self._has_answered = False
 
     def rows(self, *, split: Split, num_items: int, seed: int) -> Iterable[Row]:
         """Seeds of resets."""
-        candidates = ({"key": f"{self.url}, seed {number}", "seed": number} for number in count(seed * 2**20))
+        candidates = ({"key": f"openenv, seed {number}", "seed": number} for number in count(seed * 2**20))
         return in_split(candidates, split=split, num_items=num_items)
 
     async def open(self, row: Row) -> "Episode":
@@ -114,12 +120,18 @@ class Episode:
         return Observation(content=messages)
 
     async def act(self, reply: Reply) -> float:
-        """One step. An action that the server does not accept is an illegal move, with the server's words."""
+        """One step. An action that the server does not accept is an illegal move, with the server's words.
+
+        Raises SandboxError for an error of the environment.
+        """
         answer = await self.ask("step", self._action(reply.text))
         if answer["type"] == "error":
             about = answer.get("data") or {}
             errors = about.get("errors") or [{"msg": about.get("message", "the server refused it")}]
-            raise IllegalMove("; ".join(str(each.get("msg", each)) for each in errors))
+            said = "; ".join(str(each.get("msg", each)) for each in errors)
+            if about.get("code", REPLY_CODES[0]) in REPLY_CODES or self._made.tells:
+                raise IllegalMove(said)
+            raise SandboxError(f"{self._made.url}: {said} ({about['code']})")
         return self.take(answer["data"])
 
     async def outcome(self) -> Outcome:

@@ -8,7 +8,7 @@ outcome() ─> rewards and metrics of each seat
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -16,19 +16,21 @@ from typing import Any
 
 from vime.chat.conversation import Conversation
 from vime.environments.config import ACTOR, EnvironmentConfig
-from vime.environments.environment import IllegalMove, Observation, Outcome, Reply, load_environment
+from vime.environments.environment import IllegalMove, Observation, Outcome, Reply, load_environment, seats_of
 from vime.environments.harness import has_agents, run_harness
 from vime.environments.steps import Steps
 from vime.errors import ContextFullError, SampleError, SandboxError
 from vime.rollout.context import Context, Sampling
 from vime.rollout.within import HookTimeout
+from vime.threads import in_own_thread
 from vime.types import Reward, Sample, StopReason, Turn
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """One episode of `method.environment`."""
     method = EnvironmentConfig.of(context.config)
-    environment = load_environment(method.environment, dict(method.settings))
+    with context.clock.stopped():  # the first rollout of a process makes it, which may load data
+        environment = await in_own_thread(load_environment, method.environment, dict(method.settings))
     episode = run_harness if has_agents(environment) else play
     return await episode(
         context,
@@ -63,6 +65,35 @@ class _Seat:
     step_rewards: list[float] = field(default_factory=list)
 
 
+@dataclass(kw_only=True, slots=True)
+class _Table:
+    """The seats of an episode."""
+
+    names: tuple[str, ...]
+    seats: dict[str, _Seat] = field(default_factory=dict)
+    """The seats that were asked."""
+    owed: dict[str, float] = field(default_factory=dict)
+    """Rewards of seats that have not replied yet, which their first replies get."""
+
+    def check(self, method: str, names: Iterable[str]) -> None:
+        """Raises SandboxError for a name that is no seat."""
+        if strange := sorted(set(names) - set(self.names)):
+            raise SandboxError(f"{method} of the environment names {', '.join(strange)}: its seats are {', '.join(self.names)}")
+
+    def book(self, mover: str, given: Any) -> None:
+        """Adds the reward of a step to the last reply of the seat that moved, or of each seat that it names."""
+        rewards = given if isinstance(given, Mapping) else {mover: 0.0 if given is None else given}
+        self.check("act", rewards)
+        self.seats[mover].step_rewards.append(self.owed.pop(mover, 0.0))
+        for name, value in {mover: 0.0, **rewards}.items():
+            seat = self.seats.get(name)
+            if seat is None or not seat.step_rewards:
+                self.owed[name] = self.owed.get(name, 0.0) + float(value)
+            else:
+                seat.step_rewards[-1] += float(value)
+                seat.talk.calls[-1].reward = seat.step_rewards[-1]
+
+
 async def play(
     context: Context,
     sample: Sample,
@@ -75,26 +106,26 @@ async def play(
     """Plays one episode of the row `context.row`; returns the sequences of all seats that the trained model plays.
 
     `Sample.seat` names the seat, the rewards of single steps are in the column `step_reward`, and the metadata hold the
-    `outcome`, which `reward` reads. An episode ends as `token_limit` if the context of the trained model is full or its last
-    reply was cut, as `turn_limit` after `max_turns` replies, as `time_limit` if a step is longer than
+    `outcome`, which `reward` reads. An episode ends as `token_limit` if the context of a model is full or its last reply was
+    cut, as `turn_limit` after `max_turns` replies, as `time_limit` if a step is longer than
     `rollout.tool_timeout_seconds`, and as `malformed` if a seat never made a legal move; all of these are trained. Raises
-    SandboxError if the environment is lost, so that the rollout is run again.
+    SandboxError if the environment is lost or names a seat that it has not, so that the rollout is run again.
     """
-    seats: dict[str, _Seat] = {}
+    table = _Table(names=seats_of(environment))
     seconds = getattr(environment, "step_seconds", context.config.rollout.tool_timeout_seconds)
     steps = Steps(context, seconds)
     try:
         episode = await _opened(context, environment, steps)
         steps.closes = getattr(episode, "close", None)
         try:
-            end = await _turns(context, episode, steps, seats, players or {}, max_turns, max_turn_tokens)
+            end = await _turns(context, episode, steps, table, players or {}, max_turns, max_turn_tokens)
             outcome = await steps.call("outcome", episode.outcome)
         except HookTimeout:
             context.trace.count("environment_timeouts")
             end, outcome = StopReason.TIME_LIMIT, Outcome()
     finally:
         await steps.end()
-    return _samples(sample, seats, outcome, end)
+    return _samples(sample, table, outcome, end)
 
 
 async def _opened(context: Context, environment: Any, steps: Steps) -> Any:
@@ -114,7 +145,7 @@ async def _turns(
     context: Context,
     episode: Any,
     steps: Steps,
-    seats: dict[str, _Seat],
+    table: _Table,
     players: Mapping[str, str],
     max_turns: int,
     max_turn_tokens: int,
@@ -129,14 +160,13 @@ async def _turns(
             return StopReason.TOKEN_LIMIT if is_cut else StopReason.ANSWERED
         if num_turns >= max_turns:
             return StopReason.TURN_LIMIT
-        seat = _told(context, seats, players, seen, again)
+        seat = _told(context, table, players, seen, again)
         limit = max_turn_tokens if seen.max_tokens is None else min(seen.max_tokens, max_turn_tokens)
         try:
             turn = await seat.talk.reply(max_tokens=limit, stop=seen.stop)
-        except ContextFullError as error:
-            is_own = error.model in ("", context.models[ACTOR].name)
-            if not is_own or not any(each.talk.calls for each in seats.values() if each.model == ACTOR):
-                raise  # an opponent's limit is not the agent's; an episode that does not even begin has nothing to train
+        except ContextFullError:
+            if not any(each.talk.calls for each in table.seats.values() if each.model == ACTOR):
+                raise  # an episode in which the trained model said nothing has nothing to train
             return StopReason.TOKEN_LIMIT
         num_turns, again, is_cut = num_turns + 1, "", turn.finish_reason == "length"
         seat.num_turns += 1
@@ -147,19 +177,20 @@ async def _turns(
             again, given = str(error), 0.0
             seat.num_illegal += 1
             context.trace.count("illegal_moves")
-        _book(seats, seen.seat, given)
+        table.book(seen.seat, given)
 
 
-def _told(context: Context, seats: dict[str, _Seat], players: Mapping[str, str], seen: Observation, again: str) -> _Seat:
+def _told(context: Context, table: _Table, players: Mapping[str, str], seen: Observation, again: str) -> _Seat:
     """The seat that is to move, whose conversation has the observation, or `again`, what was wrong with its last reply."""
     content = seen.content
     if again:
         content = f"\n{again}\n{content}" if isinstance(content, str) else [{"role": "user", "content": again}]
-    seat = seats.get(seen.seat)
+    seat = table.seats.get(seen.seat)
     if seat is None:
+        table.check("observe", [seen.seat])
         model = players.get(seen.seat, ACTOR)
         talk = context.models[model].conversation(content, tools=seen.tools or None)
-        seat = seats[seen.seat] = _Seat(talk=talk, model=model)
+        seat = table.seats[seen.seat] = _Seat(talk=talk, model=model)
     else:
         seat.talk.add(content)
     return seat
@@ -170,23 +201,12 @@ def _reply(seat: str, turn: Turn) -> Reply:
     return Reply(seat=seat, text=turn.text, tool_calls=turn.tool_calls, is_cut=turn.finish_reason == "length")
 
 
-def _book(seats: dict[str, _Seat], mover: str, given: Any) -> None:
-    """Adds the reward of a step to the last reply of the seat that moved, or of each seat that it names."""
-    rewards = given if isinstance(given, Mapping) else {mover: 0.0 if given is None else given}
-    for name, seat in seats.items():
-        if name == mover:
-            seat.step_rewards.append(0.0)
-            seat.talk.calls[-1].reward = 0.0
-        if seat.step_rewards and name in rewards:
-            seat.step_rewards[-1] += float(rewards[name])
-            seat.talk.calls[-1].reward = seat.step_rewards[-1]
-
-
-def _samples(sample: Sample, seats: dict[str, _Seat], outcome: Outcome, end: StopReason) -> list[Sample]:
+def _samples(sample: Sample, table: _Table, outcome: Outcome, end: StopReason) -> list[Sample]:
     """The sequences of the trained seats, with their results."""
-    summed = {name: sum(seat.step_rewards) for name, seat in seats.items()}
-    given = outcome.rewards
+    seats, given = table.seats, outcome.rewards
+    summed = table.owed | {name: sum(seat.step_rewards) for name, seat in seats.items()}
     if isinstance(given, Mapping):
+        table.check("outcome", given)
         rewards = {**summed, **{name: float(value) for name, value in given.items()}}
     else:
         rewards = summed if given is None else dict.fromkeys(seats, float(given))

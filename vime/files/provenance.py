@@ -63,6 +63,11 @@ def override_without_secret(override: str) -> str:
     return without_secret_text(override)
 
 
+def is_secret(variable: str) -> bool:
+    """True for the name of a variable of the environment that looks like one of a secret. `HF_TOKEN`"""
+    return _SECRET_VARIABLE.search(variable.upper()) is not None
+
+
 def versions() -> dict[str, str | None]:
     """Installed versions by package, None where it is not installed; imports none of them."""
     return {name: _version(name) for name in PACKAGES}
@@ -86,7 +91,7 @@ def _is_secret(key: Any, value: Any) -> bool:
 
 
 def _environment_secrets() -> list[str]:
-    found = {value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name.upper())}
+    found = {value for name, value in os.environ.items() if is_secret(name)}
     return sorted((value for value in found if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True)
 
 

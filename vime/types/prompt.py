@@ -29,8 +29,9 @@ class Prompt:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of its row, the text of its question as `question`."""
-        return self.metadata | ({"question": self.question} if self.messages else {})
+        """The fields of its row, with the text of its question as `question` and its messages as `prompt`."""
+        asked = {"question": self.question, "prompt": [dict(message) for message in self.messages]} if self.messages else {}
+        return self.metadata | asked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

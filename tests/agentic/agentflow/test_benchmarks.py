@@ -37,7 +37,7 @@ def test_a_file_becomes_prompts(tmp_path: Path):
     found = rows(num_items=None, seed=0, benchmark="aime24", folder=str(write(tmp_path, "aime24.json", items)))
     first, second = (to_prompt(row, index=0, row_number=0, dataset="aime24") for row in found)
     assert first.messages == [{"role": "user", "content": "2+2?"}] and first.ground_truth == ["4"]
-    assert first.metadata == {"benchmark": "aime24", "grader": "maths", "item": "7"}
+    assert first.metadata.items() >= {"benchmark": "aime24", "grader": "maths", "item": "7"}.items()
     assert second.ground_truth == ["Ada", "A. L."] and second.metadata["item"] == "1"
 
 

@@ -17,20 +17,27 @@ from inspect_ai.scorer import value_to_float  # pyright: ignore[reportMissingImp
 ENDS = {"token": "token_limit", "context": "token_limit", "message": "turn_limit", "turn": "turn_limit", "time": "time_limit"}
 """Limits of inspect by the end of an episode that they are."""
 
+NO_GRADER = "; a scorer asks a grader: name one, method.settings.roles={grader: PROVIDER/MODEL}, and its key in variables"
+
 
 class InspectTask:
     """The samples of a task, for example `InspectTask("arithmetic.py@sums", arguments={"digits": 2})`."""
 
     at_once = 1
 
-    def __init__(self, task, arguments=None, score=None):
-        """`task` is `FILE.py@NAME` or `MODULE@NAME`, `arguments` are its own; the reward is the first score, or `score`."""
+    def __init__(self, task, arguments=None, score=None, roles=None):
+        """`task` is `FILE.py@NAME` or `MODULE@NAME`, `arguments` are its own; the reward is the first score, or `score`.
+
+        `roles` names the models of a task's other roles, as inspect names them: `{"grader": "openai/gpt-5-mini"}`. A scorer
+        that asks a grader has none otherwise: inspect would take the model that is trained, which would judge itself.
+        """
         path, _, name = task.partition("@")
         if path.endswith(".py"):
             sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
             path = os.path.basename(path)[: -len(".py")]
         self.task = getattr(importlib.import_module(path), name)(**(arguments or {}))
         self.score = score
+        self.roles = {"grader": "none/none", **(roles or {})}
 
     def rows(self, seed):
         """The samples, in the order of the data set."""
@@ -50,10 +57,18 @@ class InspectTask:
         )
         with tempfile.TemporaryDirectory() as folder:
             (log,) = await inspect_ai.eval_async(
-                self.task, model=model, sample_id=[row["sample"]], log_dir=folder, log_level="error", fail_on_error=True
+                self.task,
+                model=model,
+                model_roles=dict(self.roles),
+                sample_id=[row["sample"]],
+                epochs=1,
+                log_dir=folder,
+                log_level="error",
+                fail_on_error=True,
             )
             if log.status != "success":
-                raise RuntimeError(log.error.message if log.error else f"inspect ended with the status {log.status}")
+                said = log.error.message if log.error else f"inspect ended with the status {log.status}"
+                raise RuntimeError(f"{said}{NO_GRADER if 'No model specified' in said else ''}")
             (sample,) = log.samples  # which are read only now
         if not sample.scores:
             raise RuntimeError("the task has no scorer, which would be the reward")

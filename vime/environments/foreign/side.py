@@ -103,7 +103,15 @@ class Side:
         return await result if inspect.isawaitable(result) else result
 
     def _threaded(self, function, *arguments):
-        return asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
+        return asyncio.get_running_loop().run_in_executor(self.threads, _raising, function, *arguments)
+
+
+def _raising(function, *arguments):
+    """The result of a call, whose StopIteration, with which no future can end, becomes a RuntimeError."""
+    try:
+        return function(*arguments)
+    except StopIteration as raised:
+        raise RuntimeError(f"StopIteration: {raised}") from raised
 
 
 async def _say(writer, message):
