@@ -114,6 +114,7 @@ async def test_an_opponents_limit_ends_the_episode_as_the_agents_does(byte_token
     rollout = await summed(byte_tokenizer, bridge, ["7"], row={"what": "two, then one on"}, max_turns=3, **options)
     assert not rollout.error and rollout.stop_reason is StopReason.TURN_LIMIT
     assert [each.seat for each in rollout.samples] == ["two"] and rollout.reward == 0.0
+    assert rollout.samples[0].metadata["opponents"] == {"one": {"model": "opponent", "versions": [0]}}
 
 
 async def test_an_episode_that_is_no_longer_needed_is_cancelled_there(byte_tokenizer: Any, bridge: Bridge, tmp_path: Path):

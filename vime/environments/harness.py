@@ -6,7 +6,7 @@ run(row, seats) ── requests over HTTP ─────> a session of each: ev
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ from vime.environments.steps import Steps
 from vime.errors import VimeError
 from vime.gateway.session import AgentSession, Limits
 from vime.rollout.context import Context
+from vime.trajectory.trajectory import Call
 from vime.types import Sample, StopReason
 from vime.types.stop_reason import COUNTS
 
@@ -74,7 +75,13 @@ async def run_harness(
                 return replace(outcome_of(0.0, tuple(seats)), end=None if is_own else end)
 
         outcome = await steps.placed("run", run)
-    return _samples(sample, trained, outcome)
+    others = {name: opponent(players[name], each.dialogue.calls) for name, each in sessions.items() if name not in trained}
+    return _samples(sample, trained, outcome, others)
+
+
+def opponent(model: str, calls: Sequence[Call]) -> dict[str, Any]:
+    """A player that is not trained, as metadata name it: its model, and the versions of the weights that have replied."""
+    return {"model": model, "versions": sorted({int(version) for call in calls for version in call.turn.weight_versions})}
 
 
 def outcome_of(result: Any, seats: tuple[str, ...]) -> Outcome:
@@ -108,13 +115,15 @@ def _seat(session: AgentSession, max_tokens: int) -> Seat:
     return Seat(**urls, api_key=session.secret, model=session.model_name, max_tokens=max_tokens)
 
 
-def _samples(sample: Sample, sessions: Mapping[str, AgentSession], outcome: Outcome) -> list[Sample]:
+def _samples(
+    sample: Sample, sessions: Mapping[str, AgentSession], outcome: Outcome, opponents: Mapping[str, Any]
+) -> list[Sample]:
     """The sequences of the trained seats that were asked, with their results."""
     asked = {name: session for name, session in sessions.items() if session.counts["calls"]} or dict(sessions)
     result = {"rewards": outcome.rewards, "metrics": outcome.metrics}
     samples: list[Sample] = []
     for name, session in asked.items():
-        for each in session.samples(sample, outcome=result, turns=session.counts["calls"]):
+        for each in session.samples(sample, outcome=result, opponents=dict(opponents), turns=session.counts["calls"]):
             each.seat = name
             if outcome.end is not None:
                 each.stop_reason = outcome.end

@@ -17,7 +17,7 @@ from typing import Any
 from vime.chat.conversation import Conversation
 from vime.environments.config import ACTOR, EnvironmentConfig
 from vime.environments.environment import IllegalMove, Observation, Outcome, Reply, load_environment, seats_of
-from vime.environments.harness import has_agents, run_harness
+from vime.environments.harness import has_agents, opponent, run_harness
 from vime.environments.steps import Steps
 from vime.errors import ContextFullError, SampleError, SandboxError
 from vime.rollout.context import Context, Sampling
@@ -214,14 +214,7 @@ def _samples(sample: Sample, table: _Table, outcome: Outcome, end: StopReason) -
         seat.num_turns and seat.num_illegal == seat.num_turns for seat in seats.values() if seat.model == ACTOR
     ):
         end = StopReason.MALFORMED
-    opponents = {
-        name: {
-            "model": seat.model,
-            "versions": sorted({int(version) for call in seat.talk.calls for version in call.turn.weight_versions}),
-        }
-        for name, seat in seats.items()
-        if seat.model != ACTOR
-    }
+    opponents = {name: opponent(seat.model, seat.talk.calls) for name, seat in seats.items() if seat.model != ACTOR}
     result = {"rewards": rewards, "metrics": {name: float(value) for name, value in outcome.metrics.items()}}
     samples: list[Sample] = []
     for name, seat in seats.items():
