@@ -216,6 +216,25 @@ def test_the_loss_over_the_students_likeliest_tokens_reads_what_the_sampler_reco
     assert weighted(algorithm, tokens).item() == pytest.approx(expected.sum().item())
 
 
+@pytest.mark.parametrize("kind", Divergence)
+@pytest.mark.parametrize("top_k_of", TopKOf)
+def test_an_untaught_sequence_adds_nothing_to_the_loss(kind: Divergence, top_k_of: TopKOf):
+    logits, teacher = pair(1)
+    ids = teacher.topk(3).indices
+    algorithm = Distillation(run_of(term=TeacherTerm.loss, divergence=kind, top_k=3, top_k_of=top_k_of))
+    taught = {"teacher": teacher[:1], "teacher_weight": torch.ones(1), "teacher_logprobs": teacher[ids].unsqueeze(0)}
+    untaught = {each.name: torch.full((1, *each.shape), each.fill or 0.0) for each in algorithm.columns}
+    taught["top_ids"] = untaught["top_ids"] = ids.unsqueeze(0)  # which the sampler records for both
+    taught["teacher_ids"] = ids.unsqueeze(0)
+    found = []
+    for columns in (taught, {name: torch.cat([taught[name], fill]) for name, fill in untaught.items()}):
+        top = logits.log_softmax(0)[ids].expand(len(columns["teacher"]), -1)
+        tokens = tokens_of(top[:, 0], top[:, 0].detach(), **columns)
+        tokens.top = top
+        found.append(gradient(weighted(algorithm, tokens), logits))
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_teachers_are_chosen_by_data_set_and_seat_and_drawn_by_weight():
     config = DistillationConfig(
         teachers={

@@ -178,7 +178,9 @@ class Distillation(PolicyGradient):
         from vime.algorithm.divergence import divergence
 
         assert tokens.top is not None, "the trainer gives the logprobs of the likeliest tokens"
-        return divergence(self._own, tokens.top, tokens[TEACHER_LOGPROBS.name], tokens[self.top_column] >= 0)
+        teacher_NK = tokens[TEACHER_LOGPROBS.name]
+        is_taught_NK = teacher_NK > -np.inf  # the sampler records tokens of other sequences as well
+        return divergence(self._own, tokens.top, teacher_NK, (tokens[self.top_column] >= 0) & is_taught_NK)
 
     def has_gradient(self, sequence: Sample) -> bool:
         """True for a sequence with a teacher, or with a reward that has a gradient."""
