@@ -6,19 +6,21 @@ trainer get its hint alone, and are scored there once there is a batch.
 """
 
 import asyncio
-from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from vime.algorithm.distillation import HINT, TEACHER, TEACHER_IDS, TEACHER_LOGPROBS, drawn_teacher
 from vime.blame import blamed, users_traceback
+from vime.chat.agent_clock import AgentClock
 from vime.chat.trace import Trace
 from vime.config import ACTOR, RunConfig, TeacherPlace
 from vime.errors import BadRequestError, ContextFullError, ServerError
 from vime.hooks import load_hook
 from vime.tasks import together
 from vime.types import Prompt, Rollout, Sample, StopReason
+from vime.workers.served import ServedModels
 
 MAX_REQUESTS = 8
 """Most requests of one worker to one teacher at a time. More would only wait in the server, where nothing tells a long queue from
@@ -28,16 +30,17 @@ a lost server, as an answer with logprobs of a prompt comes in one piece."""
 class Teachers:
     """The teachers of a run, as one worker asks them."""
 
-    def __init__(self, config: RunConfig, client: Callable[[str], Any], tokenizer: Callable[[str], Any]) -> None:
-        """`client` gives the `TokenClient` of a served model by its name, inside the event loop that uses it, and `tokenizer`
-        its tokenizer."""
-        self._config, self._client, self._tokenizer = config, client, tokenizer
+    def __init__(self, config: RunConfig, served: ServedModels) -> None:
+        self._config, self._served = config, served
         teachers = config.algorithm.distillation.teachers
         self._hints = {name: load_hook(teacher.hint) for name, teacher in teachers.items() if teacher.hint}
         self._places = {name: asyncio.Semaphore(MAX_REQUESTS) for name in config.algorithm.distillation.teachers}
 
-    async def teach(self, rollout: Rollout, *, prompt: Prompt, session: str, trace: Trace) -> None:
+    async def teach(self, rollout: Rollout, *, prompt: Prompt, session: str, version: int, trace: Trace) -> None:
         """Adds the columns of their teachers to the samples of a rollout that counts for training.
+
+        The `session`, which the caller finishes, is that of all requests. A teacher that is the trained model has weights of
+        `version` or newer, and waits while syncs hold calls to it.
 
         If a teacher cannot answer, the rollout has the stop reason of a lost server, and is not trained.
         """
@@ -46,7 +49,8 @@ class Teachers:
         try:
             with trace.span("teacher", kind="teacher"):
                 taught = [each for each in rollout.samples if not each.remove_sample and each.num_trained_tokens]
-                await together(self._score(each, rollout.rollout_id, prompt, f"{session}-{n}") for n, each in enumerate(taught))
+                about = {"prompt": prompt, "session": session, "version": version}
+                await together(self._score(each, rollout.rollout_id, number=n, **about) for n, each in enumerate(taught))
         except ServerError as error:
             rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, f"its teacher did not answer: {error}"
         except BadRequestError as error:
@@ -59,7 +63,7 @@ class Teachers:
             sample.status, sample.stop_reason = rollout.status, rollout.stop_reason
         rollout.seconds = dict(trace.seconds)
 
-    async def _score(self, sample: Sample, rollout_id: int, prompt: Prompt, request_id: str) -> None:
+    async def _score(self, sample: Sample, rollout_id: int, *, number: int, prompt: Prompt, session: str, version: int) -> None:
         own = self._config.algorithm.distillation
         name = drawn_teacher(own, dataset=prompt.dataset, seat=sample.seat, seed=self._config.seed, rollout_id=rollout_id)
         if name is None:
@@ -75,9 +79,12 @@ class Teachers:
             return
         tokens = np.concatenate([hint, np.asarray(sample.tokens, np.int32)[: places[-1] + 1]])
         places = places + len(hint)
-        async with self._places[name]:
-            scores = await self._client(name).score(
-                tokens, num_likeliest=own.top_k, session_id=sample.session_id, request_id=f"{request_id}-{name}"
+        traffic, is_trained = self._served.traffic, self._config.serving.models[name].trained
+        held = traffic.call(AgentClock(self._served.clock)) if is_trained else nullcontext()
+        more: Any = {"minimum_version": version, "is_paused": traffic.is_paused} if is_trained else {}
+        async with self._places[name], held:
+            scores = await self._served.client(name).score(
+                tokens, num_likeliest=own.top_k, session_id=session, request_id=f"{session}-{number}-{name}", **more
             )
         found = {TEACHER.name: scores.logprobs[places - 1]}
         if own.top_k:
@@ -90,6 +97,6 @@ class Teachers:
         if not text:
             return np.zeros(0, np.int32)
         place = self._config.algorithm.distillation.teachers[name].place
-        tokenizer = self._tokenizer(ACTOR if place is TeacherPlace.trainer else name)
+        tokenizer = self._served.tokenizer(ACTOR if place is TeacherPlace.trainer else name)
         rendered = tokenizer.apply_chat_template([{"role": "system", "content": text}], tokenize=False)
         return np.asarray(tokenizer(rendered, add_special_tokens=False)["input_ids"], np.int32)
