@@ -109,10 +109,9 @@ class JudgeConfig:
         limit, needed = config.rollout.reward_timeout_seconds, self.num_tries * self.timeout_seconds
         if needed < limit:
             return []
-        remedy = (
-            f"the judge {key}={self.model} is asked {self.num_tries} times for {self.timeout_seconds:g} s each: use more than "
-        )
-        return [Problem(key="rollout.reward_timeout_seconds", value=limit, remedy=f"{remedy}{needed:g}")]
+        calls = f"{self.num_tries} times for {self.timeout_seconds:g} s each: use more than {needed:g}"
+        remedy = f"the judge serving.models.{self.model} ({key}) is asked {calls}"
+        return [Problem(key="rollout.reward_timeout_seconds", value=limit, remedy=remedy)]
 
 
 class Judge:

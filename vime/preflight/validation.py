@@ -47,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     method.complete,
     method.hooks_fit,
     method.own_rules,
+    method.judged,
     method.run_name,
     method.trial,
     machine_requirements.run_folder_can_be_made,
