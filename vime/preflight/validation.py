@@ -61,6 +61,7 @@ RULES: tuple[Rule, ...] = (
     critic.unread,
     distillation.teachers,
     distillation.combinations,
+    distillation.unread,
     batch_sizes.updates,
     rollout_settings.partial,
     rollout_settings.compared,

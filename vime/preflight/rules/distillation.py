@@ -20,8 +20,19 @@ from vime.model.architecture import Architecture, differences, read_architecture
 from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.rules.critic import FILTER
 from vime.preflight.rules.machine_requirements import checkpoint_problems
+from vime.preflight.rules.numbers import value_at
 
 KEY = "algorithm.distillation"
+OF_REWARDS = (
+    *("advantage", "baseline", "comparison", "turn_credit", "normalization", "whitening", "overlong_max_tokens"),
+    *("kl_coefficient", "entropy_coefficient"),
+)
+"""Settings of `algorithm` that the objective of rewards alone reads."""
+OF_RATIOS = (
+    *("loss", "ratio", "surrogate", "clip_low", "clip_high", "tau_positive", "tau_negative", "max_divergence", "dual_clip"),
+    *("old_logprobs", "correction.mode", "correction.veto"),
+)
+"""Settings of `algorithm` that a policy gradient reads, on rewards or on the teachers' advantages."""
 NO_GRADIENT = (
     "a divergence over tokens that were not sampled is the same whichever token is sampled, so as an advantage its expected "
     "gradient is zero, E[D · grad log p] = D · grad 1"
@@ -182,18 +193,6 @@ def combinations(config: RunConfig) -> list[Problem]:
             "it takes the place of the teacher's likeliest tokens in the trainer: use false",
         ),
         (
-            alone and algorithm.kl_coefficient > 0,
-            "algorithm.kl_coefficient",
-            algorithm.kl_coefficient,
-            f"belongs to the objective of rewards: set {KEY}.reward_coefficient, or use 0",
-        ),
-        (
-            alone and algorithm.entropy_coefficient != 0,
-            "algorithm.entropy_coefficient",
-            algorithm.entropy_coefficient,
-            f"belongs to the objective of rewards: set {KEY}.reward_coefficient, or use 0",
-        ),
-        (
             alone and rollout.filter == FILTER,
             "rollout.filter",
             rollout.filter,
@@ -201,6 +200,27 @@ def combinations(config: RunConfig) -> list[Problem]:
         ),
     )
     return [Problem(key=key, value=value, remedy=remedy) for is_wrong, key, value, remedy in wrong if is_wrong]
+
+
+def unread(config: RunConfig) -> list[Problem]:
+    """Settings that no term of the objective reads have their defaults."""
+    own, default, names = config.algorithm.distillation, RunConfig(), dict[str, str]()
+    if not own.teachers:
+        return []
+    if not own.reward_coefficient:
+        remedy = f"belongs to the objective of rewards: set {KEY}.reward_coefficient, or use the default"
+        names |= dict.fromkeys(OF_REWARDS, remedy)
+        if own.term is TeacherTerm.loss:
+            remedy = f"belongs to a policy gradient: use {KEY}.term=advantage, set {KEY}.reward_coefficient, or use the default"
+            names |= dict.fromkeys(OF_RATIOS, remedy)
+    if own.divergence is not Divergence.jensen_shannon:
+        names["distillation.mixture"] = f"is read by {KEY}.divergence=jensen_shannon: use that, or the default"
+    found = [(f"algorithm.{name}", remedy) for name, remedy in names.items()]
+    return [
+        Problem(key=key, value=_text(value_at(config, key)), remedy=f"{remedy}, {_text(value_at(default, key))}")
+        for key, remedy in found
+        if value_at(config, key) != value_at(default, key)
+    ]
 
 
 def vocabularies(config: RunConfig) -> list[Problem]:
