@@ -118,6 +118,14 @@ async def test_only_what_the_student_sampled_has_columns_and_every_sequence_is_s
     np.testing.assert_array_equal(again.samples[0].columns["teacher_ids"], turns.columns["teacher_ids"])
 
 
+async def test_tokens_that_the_students_head_has_no_row_for_belong_to_the_rest():
+    taught = sample([1, 102], [1])
+    await teach(rollout_of(taught), Teacher(), term=TeacherTerm.loss, top_k=5)  # the student has 1,024 rows
+    assert taught.columns["teacher_ids"].tolist() == [[1020, 1021, 1022, 1023, -1]]
+    assert np.isneginf(taught.columns["teacher_logprobs"]).tolist() == [[False] * 4 + [True]]
+    assert taught.columns["teacher_ids"].dtype == np.int32 and taught.columns["teacher_logprobs"].dtype == np.float32
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

@@ -88,7 +88,10 @@ class Teachers:
             )
         found = {TEACHER.name: scores.logprobs[places - 1]}
         if own.top_k:
-            found |= {TEACHER_IDS.name: scores.ids[places - 1], TEACHER_LOGPROBS.name: scores.likeliest[places - 1]}
+            ids, likeliest = scores.ids[places - 1], scores.likeliest[places - 1]
+            has_row = ids < self._config.model.vocab_size  # a teacher's head may be padded to more rows than the student's
+            found[TEACHER_IDS.name] = np.where(has_row, ids, -1).astype(ids.dtype)
+            found[TEACHER_LOGPROBS.name] = np.where(has_row, likeliest, -np.inf).astype(likeliest.dtype)
         sample.columns = {**sample.columns, **found}
 
     def _hint(self, name: str, prompt: Prompt, sample: Sample) -> np.ndarray:
