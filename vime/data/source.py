@@ -2,14 +2,14 @@
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from vime.config import RunConfig
+from vime.config import DatasetConfig, RunConfig
 from vime.data.dataset import FILES, check_rows, load_rows, to_prompt
 from vime.errors import ConfigError, Problem, written
 from vime.types import Prompt
@@ -88,11 +88,16 @@ class RowSource:
 
     @property
     def digest(self) -> str:
-        """A digest of the rows in their order; files that they name count by their paths below the rows' folder."""
+        """That of the rows."""
         if not self._digest:
-            digest, folder = hashlib.blake2b(digest_size=16), f"{Path(self._dataset.path or '').expanduser().parent}/"
-            for row in self._rows:
-                own = {name: value.removeprefix(folder) for name in FILES if isinstance(value := row.get(name), str)}
-                digest.update(orjson.dumps(row | own, default=repr, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY))
-            self._digest = digest.hexdigest()
+            self._digest = digest_of(self._rows, self._dataset)
         return self._digest
+
+
+def digest_of(rows: Iterable[dict[str, Any]], dataset: DatasetConfig) -> str:
+    """A digest of rows in their order; files that they name count by their paths below the folder of the data set."""
+    digest, folder = hashlib.blake2b(digest_size=16), f"{Path(dataset.path or '').expanduser().parent}/"
+    for row in rows:
+        own = {name: value.removeprefix(folder) for name in FILES if isinstance(value := row.get(name), str)}
+        digest.update(orjson.dumps(row | own, default=repr, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY))
+    return digest.hexdigest()
