@@ -166,6 +166,13 @@ def test_the_teachers_term_is_an_average_over_what_is_taught():
     assert metrics["train/teacher_kl"] == pytest.approx(-(2 * 0.5 - 4 * 0.1) / 6)
 
 
+def test_the_share_of_each_of_several_teachers_is_shown():
+    teachers = {name: TeacherConfig(seats=[name]) for name in ("white", "black", "lost")}
+    group = group_of([sample([1], seat="white"), sample([1, 1, 1], seat="black")], rewards=[0.0])
+    _, metrics = build_updates(algorithm_of(run_of(teachers=teachers)), [group])
+    assert [metrics[f"train/taught_share_{name}"] for name in teachers] == [0.25, 0.75, 0.0]
+
+
 @pytest.mark.parametrize("reward_coefficient", [0.0, 1.0])
 def test_equal_rewards_teach_nothing_and_a_teacher_does(reward_coefficient: float):
     algorithm = algorithm_of(run_of(reward_coefficient=reward_coefficient))

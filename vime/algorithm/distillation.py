@@ -152,11 +152,23 @@ class Distillation(PolicyGradient):
         num_tokens = sum(sequence.num_trained_tokens for sequence in known)
         metrics = {"train/taught_share": len(taught) / num_tokens if num_tokens else 0.0}
         metrics |= {"train/teacher_kl": -fmean(taught)} if taught else {}
+        if len(self._own.teachers) > 1:
+            metrics |= {f"train/taught_share_{name}": share for name, share in self._shares(groups, known, num_tokens).items()}
         if self._own.reward_coefficient:
             found = super().advantages(groups, known)
             return Columns(found.values, metrics=found.metrics | metrics, shown=found.shown)
         shown = {rollout_id: fmean(own) if own else 0.0 for rollout_id, own in gains.items()}
         return Columns({"advantage": dict.fromkeys(gains, 0.0)}, metrics=metrics, shown=shown)
+
+    def _shares(self, groups: list[Group], known: Sequence[Sample], num_tokens: int) -> dict[str, float]:
+        """Shares of the trained tokens that each teacher has taught."""
+        datasets = {rollout.rollout_id: group.prompt.dataset for group in groups for rollout in group.rollouts}
+        shares = dict.fromkeys(self._own.teachers, 0.0)
+        for sequence in filter(is_taught, known):
+            of, about = sequence.rollout_id, {"seat": sequence.seat, "seed": self.run.seed}
+            if name := drawn_teacher(self._own, dataset=datasets[of], rollout_id=of, **about):
+                shares[name] += sequence.num_trained_tokens / num_tokens
+        return shares
 
     def loss(self, tokens: Tokens) -> Loss:
         """The teachers' term, and the objective of rewards as a second one."""

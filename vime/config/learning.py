@@ -105,7 +105,7 @@ class TeacherConfig:
     """Decay of a running average of the student's own weights as the teacher (`place=trainer`): after each optimizer step it is
     decay · average + (1 - decay) · weights; with 0 they are the present weights, with 1 those that the run began with."""
     datasets: list[str] = field(default_factory=list)
-    """Data sets by name whose rollouts it teaches; none means all."""
+    """Data sets whose rollouts it teaches: `data.train.name`, or names in the field `dataset` of rows; none means all."""
     seats: list[str] = field(default_factory=list)
     """Seats (`Sample.seat`) whose sequences it teaches; none means all."""
     weight: Positive = 1.0
