@@ -77,12 +77,20 @@ def rollout_of(*samples: Sample, rollout_id: int = 0, stop_reason: StopReason = 
 class Words:
     """A tokenizer whose chat template is one token, and each word another."""
 
+    bos_token_id: int | None = None
+
     def apply_chat_template(self, messages: list[dict[str, str]], *, tokenize: bool) -> str:
         assert [message["role"] for message in messages] == ["system"]
         return f"<system> {messages[0]['content']}"
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
         return {"input_ids": [90 + number for number, _ in enumerate(text.split())]}
+
+
+class Begun(Words):
+    """Begins a text, or each turn of it, with the token that is its chat template."""
+
+    bos_token_id = 90
 
 
 def hint(row: Any, sample: Sample) -> str:
@@ -94,12 +102,14 @@ def broken_hint(row: Any, sample: Sample) -> str:
     raise ValueError("no such field")
 
 
-async def teach(rollout: Rollout, teacher: Teacher, *, traffic: Traffic | None = None, **own: Any) -> Rollout:
+async def teach(
+    rollout: Rollout, teacher: Teacher, *, traffic: Traffic | None = None, tokenizer: type[Words] = Words, **own: Any
+) -> Rollout:
     run = RunConfig()
     run.algorithm.distillation = DistillationConfig(**{"teachers": {"solver": TeacherConfig()}, **own})
     run.serving.models["solver"] = ServedModelConfig()
     about = {"traffic": traffic or Traffic(), "clock": AgentClock()}
-    served: Any = SimpleNamespace(client=lambda name: teacher, tokenizer=lambda name: Words(), **about)
+    served: Any = SimpleNamespace(client=lambda name: teacher, tokenizer=lambda name: tokenizer(), **about)
     await Teachers(run, served).teach(rollout, prompt=PROMPT, session="s", version=7, trace=Trace())
     return rollout
 
@@ -157,6 +167,21 @@ async def test_a_hint_stands_in_front_of_the_sequence_for_the_teacher_alone():
     await teach(rollout_of(taught, blind), teacher, **own)
     assert sorted(teacher.asked) == [[5, 6], [90, 91, 92, 93, 1, 2, 3, 4]] and taught.tokens == [1, 2, 3, 4]
     assert taught.columns["teacher"].tolist() == pytest.approx([-1.002, -3.004])
+
+
+@pytest.mark.parametrize("trainer", [{}, {"place": TeacherPlace.trainer, "decay": 0.9}])
+async def test_a_token_that_begins_a_text_stays_the_first_and_is_there_once(trainer: dict[str, Any]):
+    teacher = Teacher()
+    own: dict[str, Any] = {"teachers": {"actor": TeacherConfig(hint=f"{__file__}:hint", **trainer)}}
+    samples = [sample([90, 2, 3, 4], [1, 0, 1]), sample([90, 2, 90, 4], [1]), sample([5, 2, 90, 4], [1])]
+    await teach(rollout_of(*samples), teacher, tokenizer=Begun, **own)
+    of_text, of_turn, plain = ([90, 91, 92, 93, 2, 3, 4], [90, 91, 92, 93, 90, 2, 90, 4], [90, 91, 92, 93, 5, 2, 90, 4])
+    if trainer:
+        again = Rollout.from_dict(from_json(to_json(rollout_of(*samples).to_dict())))
+        assert [read_by_teacher(each).tokens for each in again.samples] == [of_text, of_turn, plain]
+        return
+    assert sorted(teacher.asked) == sorted([of_text, of_turn, plain])
+    assert samples[0].columns["teacher"].tolist() == pytest.approx([-93.002, -3.004])
 
 
 async def test_the_trained_model_scores_with_weights_of_the_group_and_outside_of_syncs():

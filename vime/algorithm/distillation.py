@@ -32,6 +32,8 @@ TEACHER_LOGPROBS = ColumnType(name="teacher_logprobs", shape=(0,), fill=float("-
 HINT = "teacher_hint"
 """Name of the tokens that the teacher of a sequence reads ahead of it, an array of any length; a sequence has them if a teacher
 in the trainer is to score it."""
+HINT_PLACE = "teacher_hint_place"
+"""Name of the place of the hint, if it is not 0: the number of the sequence's own tokens ahead of it."""
 
 
 def is_taught(sequence: Sample) -> bool:
@@ -62,10 +64,15 @@ def read_by_teacher(sample: Sample) -> Sample:
     trained = np.asarray(sample.trained, np.uint8)
     length = int(np.flatnonzero(trained)[-1]) + 1
     tokens = np.asarray(sample.tokens, np.int32)[: len(sample.tokens) - len(trained) + length]
-    hint = np.asarray(sample.columns[HINT], np.int32)
+    read = with_hint(tokens, np.asarray(sample.columns[HINT], np.int32), place=int(sample.columns.get(HINT_PLACE, 0)))
     named = {TOP_IDS.name: sample.columns[TOP_IDS.name][:length]} if TOP_IDS.name in sample.columns else {}
     mask = Column(trained[:length], np.uint8)
-    return Sample(tokens=Column(np.concatenate([hint, tokens]), np.int32), loss_mask=mask, columns=named)
+    return Sample(tokens=Column(read, np.int32), loss_mask=mask, columns=named)
+
+
+def with_hint(tokens: np.ndarray, hint: np.ndarray, *, place: int) -> np.ndarray:
+    """The tokens of a sequence with those of a hint behind the first `place` of them."""
+    return np.concatenate([tokens[:place], hint, tokens[place:]])
 
 
 def teachers_of(config: DistillationConfig, *, dataset: str, seat: str) -> list[str]:

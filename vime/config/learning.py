@@ -112,8 +112,9 @@ class TeacherConfig:
     """Odds of being drawn for a sequence that several teachers teach. Each sequence has one of them, and over many the objective
     is the weighted sum of theirs."""
     hint: str | None = None
-    """Dotted path of `hint(row, sample) -> str`: what this teacher reads as a system message ahead of a sequence, for example the
-    solution, a demonstration or feedback; an empty text is none. With a hint, the student itself may be the teacher."""
+    """Dotted path of `hint(row, sample) -> str`: what this teacher reads as a system message (a user's, if its template has no
+    such turn) ahead of a sequence, for example the solution, a demonstration or feedback; an empty text is none. With a hint, the
+    student itself may be the teacher."""
 
 
 @dataclass(kw_only=True, slots=True)

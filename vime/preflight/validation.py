@@ -140,6 +140,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine_requirements.served_checkpoints,
     serving.transfer_of_caches,
     distillation.vocabularies,
+    distillation.hints,
     distillation.architectures,
     machine_requirements.ports_free,
     machine_requirements.api_keys,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vime.algorithm.distillation import HINT, TEACHER, TEACHER_IDS, TEACHER_LOGPROBS, drawn_teacher
+from vime.algorithm.distillation import HINT, HINT_PLACE, TEACHER, TEACHER_IDS, TEACHER_LOGPROBS, drawn_teacher, with_hint
 from vime.blame import blamed, users_traceback
 from vime.chat.agent_clock import AgentClock
 from vime.chat.trace import Trace
@@ -19,6 +19,7 @@ from vime.config import ACTOR, RunConfig, TeacherPlace
 from vime.errors import BadRequestError, ContextFullError, ServerError
 from vime.hooks import load_hook
 from vime.tasks import together
+from vime.trajectory.template import turn_ahead
 from vime.types import Prompt, Rollout, Sample, StopReason
 from vime.workers.served import ServedModels
 
@@ -69,16 +70,16 @@ class Teachers:
         if name is None:
             return
         places = np.flatnonzero(sample.trained) + len(sample.tokens) - len(sample.loss_mask)
-        hint = self._hint(name, prompt, sample)
+        tokens = np.asarray(sample.tokens, np.int32)[: places[-1] + 1]
+        hint, place = self._hint(name, prompt, sample, asked=tokens[: places[0]])
         if own.teachers[name].place is TeacherPlace.trainer:
             length, longest = len(hint) + int(places[-1]) + 1, self._config.serving.models[ACTOR].max_model_len
             if length > longest:
                 text = f"the sequence and its hint have {length} tokens, more than serving.models.{ACTOR}.max_model_len={longest}"
                 raise ContextFullError(text, name)
-            sample.columns = {**sample.columns, HINT: hint}
+            sample.columns = {**sample.columns, HINT: hint, **({HINT_PLACE: place} if place else {})}
             return
-        tokens = np.concatenate([hint, np.asarray(sample.tokens, np.int32)[: places[-1] + 1]])
-        places = places + len(hint)
+        tokens, places = with_hint(tokens, hint, place=place), places + len(hint)
         traffic, is_trained = self._served.traffic, self._config.serving.models[name].trained
         held = traffic.call(AgentClock(self._served.clock)) if is_trained else nullcontext()
         more: Any = {"minimum_version": version, "is_paused": traffic.is_paused} if is_trained else {}
@@ -94,12 +95,18 @@ class Teachers:
             found[TEACHER_LOGPROBS.name] = np.where(has_row, likeliest, -np.inf).astype(likeliest.dtype)
         sample.columns = {**sample.columns, **found}
 
-    def _hint(self, name: str, prompt: Prompt, sample: Sample) -> np.ndarray:
-        """The tokens of a system message with the hint of a teacher, for the front of the sequence; none without a hint."""
+    def _hint(self, name: str, prompt: Prompt, sample: Sample, *, asked: np.ndarray) -> tuple[np.ndarray, int]:
+        """The tokens of a turn with the hint of a teacher, none without a hint, and their place: ahead of all that was `asked`.
+
+        A token that begins every text stays the first, and is there once. One that begins every turn occurs again in a prompt.
+        """
         text = self._hints[name](prompt.fields, sample) if name in self._hints else ""
         if not text:
-            return np.zeros(0, np.int32)
-        place = self._config.algorithm.distillation.teachers[name].place
-        tokenizer = self._served.tokenizer(ACTOR if place is TeacherPlace.trainer else name)
-        rendered = tokenizer.apply_chat_template([{"role": "system", "content": text}], tokenize=False)
-        return np.asarray(tokenizer(rendered, add_special_tokens=False)["input_ids"], np.int32)
+            return np.zeros(0, np.int32), 0
+        is_own = self._config.algorithm.distillation.teachers[name].place is TeacherPlace.trainer
+        tokenizer = self._served.tokenizer(ACTOR if is_own else name)
+        hint = np.asarray(tokenizer(turn_ahead(tokenizer, text), add_special_tokens=False)["input_ids"], np.int32)
+        begin = tokenizer.bos_token_id
+        if asked[:1].tolist() != [begin] or np.count_nonzero(asked == begin) > 1:
+            return hint, 0
+        return hint[int(hint[0] == begin) :], 1

@@ -27,7 +27,7 @@ from vime.config import (
 )
 from vime.preflight.compose import compose_run
 from vime.preflight.rules.critic import FILTER
-from vime.preflight.rules.distillation import architectures, combinations, teachers, unread, vocabularies
+from vime.preflight.rules.distillation import architectures, combinations, hints, teachers, unread, vocabularies
 from vime.preflight.rules.numbers import value_at
 from vime.preflight.rules.objective import essence
 from vime.preflight.rules.rollout_settings import compared
@@ -135,6 +135,22 @@ def test_with_a_hint_the_student_or_what_it_began_as_may_be_the_teacher():
     assert not teachers(config)
     (problem,) = teachers(config_of({f"{OWN}.teachers": {"actor": TeacherConfig(hint="no.such.function")}}))
     assert problem.key == f"{OWN}.teachers.actor.hint"
+
+
+def test_a_hint_that_the_teachers_template_does_not_show_is_refused(tmp_path: Path):
+    def problems(template: str, settings: dict[str, Any], **own: Any) -> list[str]:
+        shutil.copytree(TINY, tmp_path / "other", dirs_exist_ok=True)
+        (tmp_path / "other" / "chat_template.jinja").write_text(template)
+        served = ServedModelConfig(checkpoint=str(tmp_path / "other"))
+        about = {f"{OWN}.teachers": {"solver": TeacherConfig(hint=f"{__file__}:hint", **own)}, **settings}
+        return [problem.key for problem in hints(config_of(about, teacher=served))]
+
+    shows, hides = "{{ messages[0].content }}", "{{ messages[0].role }}"
+    assert not hints(config_of({f"{OWN}.teachers": {"actor": TeacherConfig(hint=f"{__file__}:hint")}}))
+    assert not problems(shows, {}) and problems(hides, {}) == [f"{OWN}.teachers.solver.hint"]
+    own = {"place": TeacherPlace.trainer, "decay": 0.5}
+    assert not problems(hides, {}, **own), "the student's own template shows it"
+    assert problems(hides, {"model.checkpoint": str(tmp_path / "other")}, **own) == [f"{OWN}.teachers.solver.hint"]
 
 
 def in_trainer(settings: dict[str, Any], **own: Any) -> RunConfig:

@@ -1,6 +1,9 @@
 """Teachers: what they need, what they contradict, and forms of a divergence that have no gradient."""
 
 from pathlib import Path
+from typing import Any
+
+from jinja2.exceptions import TemplateError
 
 from vime.config import (
     AlgorithmName,
@@ -21,6 +24,7 @@ from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.rules.critic import FILTER
 from vime.preflight.rules.machine_requirements import checkpoint_problems
 from vime.preflight.rules.numbers import value_at
+from vime.trajectory.template import turn_ahead
 
 KEY = "algorithm.distillation"
 OF_REWARDS = (
@@ -33,6 +37,7 @@ OF_RATIOS = (
     *("old_logprobs", "correction.mode", "correction.veto"),
 )
 """Settings of `algorithm` that a policy gradient reads, on rewards or on the teachers' advantages."""
+PROBE = "The solution is 42."
 NO_GRADIENT = (
     "a divergence over tokens that were not sampled is the same whichever token is sampled, so as an advantage its expected "
     "gradient is zero, E[D · grad log p] = D · grad 1"
@@ -247,6 +252,24 @@ def vocabularies(config: RunConfig) -> list[Problem]:
     return problems
 
 
+def hints(config: RunConfig) -> list[Problem]:
+    """The chat template of a teacher with a hint shows it."""
+    problems, models = list[Problem](), config.serving.models
+    for name, teacher in config.algorithm.distillation.teachers.items():
+        is_served = teacher.place is TeacherPlace.server
+        path = (models[name].checkpoint if is_served and name in models else None) or config.model.checkpoint
+        if teacher.hint is None or (tokenizer := _tokenizer(path)) is None:
+            continue
+        try:
+            turn_ahead(tokenizer, PROBE)
+        except (TemplateError, ValueError) as error:  # or there is no template
+            reason = (str(error).splitlines() or [""])[0]
+            remedy = f"its text would not reach the teacher, with the tokenizer of {path} ({reason}): use a model whose template "
+            remedy += "has turns of the system or the user, or null"
+            problems.append(Problem(key=f"{KEY}.teachers.{name}.hint", value=teacher.hint, remedy=remedy))
+    return problems
+
+
 def architectures(config: RunConfig) -> list[Problem]:
     """A teacher in the trainer can be read, and has the student's architecture in every field: its weights take the place of the
     student's. The trainer compares those that are no folders when it has loaded them."""
@@ -289,8 +312,13 @@ def _both(own: dict[str, int], found: dict[str, int], token: str) -> list[tuple[
 
 def _vocabulary(checkpoint: str | None) -> dict[str, int] | None:
     """Ids by token; None for a checkpoint that other rules report, because it is not there."""
+    tokenizer = _tokenizer(checkpoint)
+    return None if tokenizer is None else tokenizer.get_vocab()
+
+
+def _tokenizer(checkpoint: str | None) -> Any:
     try:
-        return load_tokenizer(str(checkpoint)).get_vocab()
+        return load_tokenizer(str(checkpoint))
     except (OSError, ValueError):
         return None
 
