@@ -293,6 +293,22 @@ def test_steps_that_train_no_token_are_said_and_two_in_a_row_end_the_run(
     assert all("without a trained token" in warning for warning in warnings)
 
 
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"train/num_samples": 8.0}, "masked everywhere"),
+        ({}, "nothing was sampled"),
+        ({"train/taught_share": 0.0, "train/num_samples_left_out": 8.0}, "none of its sequences has a teacher"),
+        ({"train/taught_share": 0.0, "train/num_samples_left_out": 0.0}, "nothing was sampled"),
+    ],
+)
+def test_a_step_that_trains_no_token_says_why(metrics: dict[str, float], words: str):
+    warnings: list[str] = []
+    output: Any = SimpleNamespace(num_empty_steps=0, console=SimpleNamespace(warn=warnings.append))
+    loop.check_trained(output, 0, {"train/num_tokens": 0.0, **metrics})
+    assert len(warnings) == 1 and words in warnings[0]
+
+
 @pytest.mark.parametrize(("word", "key"), [("seed=1", "seed"), ("data.demonstrations=json.loads", "data.demonstrations")])
 def test_demonstrations_go_on_in_the_order_of_the_checkpoint_or_not_at_all(word: str, key: str):
     common = ["+experiment=retool_tiny_sft", "model.checkpoint=agentic/retool/tiny/actor"]

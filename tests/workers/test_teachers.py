@@ -184,7 +184,7 @@ async def test_a_token_that_begins_a_text_stays_the_first_and_is_there_once(trai
     assert samples[0].columns["teacher"].tolist() == pytest.approx([-93.002, -3.004])
 
 
-async def test_the_trained_model_scores_with_weights_of_the_group_and_outside_of_syncs():
+async def test_the_trained_model_scores_with_its_groups_weights_outside_of_syncs():
     teacher, traffic, rollout = Teacher(), Traffic(), rollout_of(sample([1, 2], [1]))
     assert await traffic.hold(1.0)
     await teach(rollout, teacher, traffic=traffic)

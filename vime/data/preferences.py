@@ -26,6 +26,7 @@ class PreferenceRows:
         rows, dataset = load_rows(config.data.train), config.data.train
         key, value = ("generator", dataset.generator) if dataset.generator is not None else ("path", dataset.path)
         self.digest = digest_of(rows, dataset)
+        """A digest of the rows in their order."""
         self._pairs: list[list[Sample]] = []
         for number, row in enumerate(rows):
             try:

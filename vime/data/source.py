@@ -97,7 +97,7 @@ class RowSource:
 
     @property
     def digest(self) -> str:
-        """That of the rows."""
+        """The digest of its rows."""
         if not self._digest:
             self._digest = digest_of(self._rows, self._dataset)
         return self._digest
