@@ -1,6 +1,7 @@
 """The order of a step, with stand-ins for its parts: when a checkpoint is taken."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -292,6 +293,22 @@ def test_steps_that_train_no_token_are_said_and_two_in_a_row_end_the_run(
     assert all("without a trained token" in warning for warning in warnings)
 
 
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"train/num_samples": 8.0}, "masked everywhere"),
+        ({}, "nothing was sampled"),
+        ({"train/taught_share": 0.0, "train/num_samples_left_out": 8.0}, "none of its sequences has a teacher"),
+        ({"train/taught_share": 0.0, "train/num_samples_left_out": 0.0}, "nothing was sampled"),
+    ],
+)
+def test_a_step_that_trains_no_token_says_why(metrics: dict[str, float], words: str):
+    warnings: list[str] = []
+    output: Any = SimpleNamespace(num_empty_steps=0, console=SimpleNamespace(warn=warnings.append))
+    loop.check_trained(output, 0, {"train/num_tokens": 0.0, **metrics})
+    assert len(warnings) == 1 and words in warnings[0]
+
+
 @pytest.mark.parametrize(("word", "key"), [("seed=1", "seed"), ("data.demonstrations=json.loads", "data.demonstrations")])
 def test_demonstrations_go_on_in_the_order_of_the_checkpoint_or_not_at_all(word: str, key: str):
     common = ["+experiment=retool_tiny_sft", "model.checkpoint=agentic/retool/tiny/actor"]
@@ -300,6 +317,24 @@ def test_demonstrations_go_on_in_the_order_of_the_checkpoint_or_not_at_all(word:
     first.check(state)
     second.check({})
     with pytest.raises(ConfigError, match=rf"^{key}=.*the checkpoint has .*begin a new run"):
+        second.check(state)
+
+
+@pytest.mark.parametrize("key", ["seed", "data.shuffle", "rollout.num_prompts", "data.train.path"])
+def test_so_do_pairs_and_other_rows_are_refused(key: str, tmp_path: Path):
+    rows = [{"prompt": "go", "chosen": f"yes {number}", "rejected": "no"} for number in range(3)]
+    for name, own in (("one", rows), ("moved", rows), ("other", rows[::-1])):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, own)))
+    common = ["algorithm=dpo", "model.checkpoint=agentic/memagent/tiny/actor"]
+
+    def batches(name: str, *words: str) -> DemonstrationBatches:
+        return DemonstrationBatches(compose_run([*common, f"data.train.path={tmp_path}/{name}.jsonl", *words]).config)
+
+    state = asyncio.run(batches("one").state(3, oldest_step=None))
+    batches("moved").check(state)
+    changed = {"seed": "seed=1", "data.shuffle": "data.shuffle=false", "rollout.num_prompts": "rollout.num_prompts=3"}
+    second = batches("one", changed[key]) if key in changed else batches("other")
+    with pytest.raises(ConfigError, match=rf"^{key}=.*checkpoint.*begin a new run"):
         second.check(state)
 
 

@@ -16,13 +16,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from bench_rows import Result, add_options, finish
 from rollout_case import TINY
 from trainer_case import SHAPES, draw_case, write_case
 
+from vime.chat.agent_clock import AgentClock
 from vime.chat.trace import Trace
+from vime.chat.traffic import Traffic
 from vime.config import DistillationConfig, RunConfig, TeacherConfig
 from vime.preflight.compose import compose_run
 from vime.runtime import Runtime
@@ -106,7 +110,8 @@ async def measure_conversation(size: str, client: TokenClient, config: RunConfig
     """A conversation as one sequence beside its turns one by one: tokens that the teacher reads, and seconds."""
     generator = random.Random(1)
     config.algorithm.distillation = DistillationConfig(teachers={"teacher": TeacherConfig()})
-    teachers = Teachers(config, lambda _: client, lambda _: None)
+    served: Any = SimpleNamespace(client=lambda _: client, traffic=Traffic(), clock=AgentClock())
+    teachers = Teachers(config, served)
     prompt = Prompt(index=0, row=0, messages=[], ground_truth=[], dataset="")
     read: dict[str, list[float]] = {"once": [], "by turns": []}
     taken: dict[str, list[float]] = {"once": [], "by turns": []}
@@ -115,7 +120,7 @@ async def measure_conversation(size: str, client: TokenClient, config: RunConfig
         for name, samples in (("once", [whole]), ("by turns", by_turns(replace(whole)))):
             rollout = Rollout(rollout_id=0, group_index=0, samples=samples, stop_reason=StopReason.ANSWERED, reward=1.0)
             before = client.calls.input_tokens
-            teach = teachers.teach(rollout, prompt=prompt, session="c", trace=Trace())
+            teach = teachers.teach(rollout, prompt=prompt, session="c", version=0, trace=Trace())
             taken[name].append(await seconds_of(lambda teach=teach: teach))
             assert rollout.stop_reason is StopReason.ANSWERED, rollout.error
             read[name].append(client.calls.input_tokens - before)

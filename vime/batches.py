@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from vime.algorithm.algorithm import Algorithm, Columns
@@ -13,7 +13,7 @@ from vime.algorithm.choice import is_paired
 from vime.config import RunConfig
 from vime.data.preferences import PreferenceRows
 from vime.data.source import REMEDY
-from vime.errors import ConfigError, Problem
+from vime.errors import ConfigError, Problem, written
 from vime.evaluation.repeatable import check_repeatable
 from vime.hooks import Named, load_hook
 from vime.model.load_tokenizer import load_tokenizer
@@ -167,12 +167,18 @@ class DemonstrationBatches:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._tokenizer = load_tokenizer(config.model.checkpoint)
+        self._order: dict[str, Any] = {"seed": config.seed}
+        """Settings on which the order of the demonstrations depends."""
+        self._rows = ""
+        """A digest of the rows of pairs."""
         if is_paired(config):
-            self._path = config.data.train.path or config.data.train.generator
-            self._demonstrations: Any = PreferenceRows(config, self._tokenizer)
+            pairs = PreferenceRows(config, self._tokenizer)
+            self._demonstrations: Any = pairs
+            self._rows, self._order = pairs.digest, {} if not config.data.shuffle else self._order
+            self._order |= {"data.shuffle": config.data.shuffle, "rollout.num_prompts": config.rollout.num_prompts}
         else:
             assert config.data.demonstrations is not None, "algorithm=sft needs data.demonstrations"
-            self._path = config.data.demonstrations
+            self._order["data.demonstrations"] = config.data.demonstrations
             self._demonstrations = load_hook(config.data.demonstrations)
 
     async def next(self, step: int) -> Batch:
@@ -182,20 +188,22 @@ class DemonstrationBatches:
         return Batch(demonstrations=samples)
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
-        """Everything that determines a batch, beside its step."""
-        return {"demonstrations": {"path": self._path, "seed": self._config.seed}}
+        """The order of the demonstrations, in which the step is a place."""
+        return {"demonstrations": {**self._order, "rows": self._rows}}
 
     def check(self, state: dict[str, Any]) -> None:
         """Raises `ConfigError` if a checkpoint's `state` is of other demonstrations, or of another order."""
-        before = state.get("demonstrations", {})
-        now = {"data.demonstrations": (self._path, "path"), "seed": (self._config.seed, "seed")}
+        before, train = state.get("demonstrations", {}), self._config.data.train
         found = [
-            Problem(key=key, value=value, remedy=f"the checkpoint has {before[name]}; {REMEDY}")
-            for key, (value, name) in now.items()
-            if before.get(name, value) != value
+            Problem(key=key, value=value, remedy=f"the checkpoint has {written(before[key])}")
+            for key, value in self._order.items()
+            if before.get(key, value) != value
         ]
+        if before.get("rows", self._rows) != self._rows:
+            key, value = ("generator", train.generator) if train.generator is not None else ("path", train.path)
+            found.append(Problem(key=f"data.train.{key}", value=value, remedy="its rows are not those of the checkpoint"))
         if found:
-            raise ConfigError(found)
+            raise ConfigError([replace(problem, remedy=f"{problem.remedy}; {REMEDY}") for problem in found])
 
 
 def make_producer(

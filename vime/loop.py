@@ -301,7 +301,9 @@ def check_trained(output: RunOutput, step: int, metrics: dict[str, float]) -> No
         return
     output.num_empty_steps += 1
     why = (
-        "its sequences are masked everywhere, or removed: does generate set the loss mask of what the model sampled to 0?"
+        "none of its sequences has a teacher: do algorithm.distillation.teachers.*.datasets and seats name those of its rollouts?"
+        if metrics.get("train/taught_share") == 0 and metrics.get("train/num_samples_left_out")
+        else "its sequences are masked everywhere, or removed: does generate set the loss mask of what the model sampled to 0?"
         if metrics.get("train/num_samples") or metrics.get("rollout/sequences_mean")
         else "nothing was sampled in it: look at the stop reasons and errors of its rollouts"
     )

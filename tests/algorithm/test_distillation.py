@@ -166,6 +166,13 @@ def test_the_teachers_term_is_an_average_over_what_is_taught():
     assert metrics["train/teacher_kl"] == pytest.approx(-(2 * 0.5 - 4 * 0.1) / 6)
 
 
+def test_the_share_of_each_of_several_teachers_is_shown():
+    teachers = {name: TeacherConfig(seats=[name]) for name in ("white", "black", "lost")}
+    group = group_of([sample([1], seat="white"), sample([1, 1, 1], seat="black")], rewards=[0.0])
+    _, metrics = build_updates(algorithm_of(run_of(teachers=teachers)), [group])
+    assert [metrics[f"train/taught_share_{name}"] for name in teachers] == [0.25, 0.75, 0.0]
+
+
 @pytest.mark.parametrize("reward_coefficient", [0.0, 1.0])
 def test_equal_rewards_teach_nothing_and_a_teacher_does(reward_coefficient: float):
     algorithm = algorithm_of(run_of(reward_coefficient=reward_coefficient))
@@ -214,6 +221,25 @@ def test_the_loss_over_the_students_likeliest_tokens_reads_what_the_sampler_reco
     known = torch.ones(1, 5, dtype=torch.bool)
     expected = divergence(run.algorithm.distillation, top, teacher[ids].unsqueeze(0), known)
     assert weighted(algorithm, tokens).item() == pytest.approx(expected.sum().item())
+
+
+@pytest.mark.parametrize("kind", Divergence)
+@pytest.mark.parametrize("top_k_of", TopKOf)
+def test_an_untaught_sequence_adds_nothing_to_the_loss(kind: Divergence, top_k_of: TopKOf):
+    logits, teacher = pair(1)
+    ids = teacher.topk(3).indices
+    algorithm = Distillation(run_of(term=TeacherTerm.loss, divergence=kind, top_k=3, top_k_of=top_k_of))
+    taught = {"teacher": teacher[:1], "teacher_weight": torch.ones(1), "teacher_logprobs": teacher[ids].unsqueeze(0)}
+    untaught = {each.name: torch.full((1, *each.shape), each.fill or 0.0) for each in algorithm.columns}
+    taught["top_ids"] = untaught["top_ids"] = ids.unsqueeze(0)  # which the sampler records for both
+    taught["teacher_ids"] = ids.unsqueeze(0)
+    found = []
+    for columns in (taught, {name: torch.cat([taught[name], fill]) for name, fill in untaught.items()}):
+        top = logits.log_softmax(0)[ids].expand(len(columns["teacher"]), -1)
+        tokens = tokens_of(top[:, 0], top[:, 0].detach(), **columns)
+        tokens.top = top
+        found.append(gradient(weighted(algorithm, tokens), logits))
+    torch.testing.assert_close(found[1], found[0])
 
 
 def test_teachers_are_chosen_by_data_set_and_seat_and_drawn_by_weight():

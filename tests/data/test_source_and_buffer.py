@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vime.config import DataConfig, DatasetConfig, RunConfig
+from vime.config import DataConfig, DatasetConfig, RunConfig, TeacherConfig
 from vime.data.dataset import check_rows, load_rows, to_prompt
 from vime.data.source import RowSource
 from vime.errors import ConfigError, HookError
@@ -25,6 +25,19 @@ def config(tmp_path) -> RunConfig:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"question": f"q{i}", "answer": f"a{i}"}) + "\n" for i in range(5)))
     return RunConfig(data=DataConfig(train=DatasetConfig(path=str(path))))
+
+
+def test_a_row_may_name_its_data_set_and_a_teacher_of_no_row_is_refused(config: RunConfig):
+    rows = [{"question": "q", "dataset": name} for name in ("sums", "words", "no name / at all", 7)] + [{"question": "q"}]
+    Path(str(config.data.train.path)).write_text("\n".join(map(json.dumps, rows)))
+    names = ["sums", "words", "train", "train", "train"]
+    config.algorithm.distillation.teachers = {"solver": TeacherConfig(datasets=["words", "train"]), "other": TeacherConfig()}
+    source = RowSource(config)
+    assert [prompt.dataset for prompt in source.prompts()] == names
+    assert sorted(source.next().dataset for _ in rows) == sorted(names)
+    config.algorithm.distillation.teachers["other"].datasets = ["sums", "wrods"]
+    with pytest.raises(ConfigError, match=r"teachers\.other\.datasets=.* is of wrods: use sums, train, words"):
+        RowSource(config)
 
 
 def make_prompt(index: int) -> Prompt:

@@ -116,15 +116,18 @@ async def test_a_verdict_of_a_reply_that_was_cut_is_a_draft():
     assert context.trace.counts == {"judge_calls": 2, "judge_unreadable": 1}
 
 
-async def test_a_judge_that_hangs_is_given_up():
-    context = Surroundings(None)
-    assert (await ask(context, timeout_seconds=0.05, num_tries=1)).decided_by == "nobody"
-    assert context.trace.counts == {"judge_calls": 1, "judge_timeouts": 1}
-
-
-async def test_a_lost_judge_is_the_infrastructures_fault():
+@pytest.mark.parametrize("reply", [None, ServerError("gone")])
+async def test_a_judge_that_does_not_reply_is_the_infrastructures_fault(reply: Any):
+    context = Surroundings(reply, reply)
     with pytest.raises(ServerError):
-        await ask(Surroundings(ServerError("gone")))
+        await ask(context, timeout_seconds=0.02)
+    assert context.trace.counts["judge_timeouts"] == (2 if reply is None else 0)
+
+
+async def test_a_judge_that_replies_late_and_then_unreadably_has_replied():
+    context = Surroundings(None, "perhaps")
+    assert (await ask(context, timeout_seconds=0.05)).decided_by == "nobody"
+    assert context.trace.counts == {"judge_calls": 2, "judge_timeouts": 1, "judge_unreadable": 1}
 
 
 async def test_an_answer_cannot_pose_as_another_part_of_the_prompt():

@@ -67,6 +67,17 @@ async def test_a_group_is_ranked_and_equal_replies_are_one():
     assert scores(await ranking(surroundings(), group_of("a", "a"))) == [0.5, 0.5], "there is nothing to ask"
 
 
+async def test_replies_are_judged_by_their_ends_behind_the_thinking():
+    """Their beginnings may be equal, and their thinking long."""
+    begin, reader = "<think>" + "I try. " * 3000 + "</think>" + "So far. " * 2000, Reader(bias=True)
+    assert scores(await ranking(surroundings(reader), group_of(begin + "It is 4.", begin + "It is 5.", "It is 4."))) == [0.5] * 3
+    met = "\n".join(f"CRITERION {number}: YES" for number in (1, 2, 3))
+    judged = surroundings(None, met, met)
+    await rubric(judged, [Sample(response=begin + "It is 4.")])
+    for prompt, ends in ((reader.prompts[0], ["It is 4.", "It is 5."]), (judged.model.prompts[0], ["It is 4."])):
+        assert all(end in prompt for end in ends) and "I try" not in prompt and "So far" in prompt and len(prompt) < 26_000
+
+
 async def test_a_judge_that_prefers_a_place_prefers_nobody():
     assert scores(await ranking(surroundings(Reader(bias=True)), group_of("aa", "a", "aaaa"))) == [0.5, 0.5, 0.5]
 

@@ -19,6 +19,7 @@ JUDGE = ("+serving.models.judge.api=chat", "+serving.models.judge.urls=[https://
 LARGE = ("model=qwen2.5-7b", "cluster=one_node", "mode=plan")
 SHARED = (*LARGE, "cluster.num_frozen_gpus=2", "cluster.share_frozen_gpus=true")
 JUDGE_SIZE, JUDGE_REPLICAS = (f"+serving.models.judge.{name}" for name in ("tensor_parallel_size", "num_replicas"))
+RANKED = ("method.group_reward=vime.grading.judge.ranking", "+serving.models.judge.port=9123")
 AT_START, PLANNED_AHEAD = "serving.elastic.num_at_start", ("mode=plan", "rollout.max_staleness=1")
 EXPERTS = ("model=qwen3-30b-a3b", "mode=plan")
 
@@ -49,6 +50,12 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "more rollouts than a function is asked for": (
         ["rollout.group_function=vime.workers.worker.RolloutWorker", "rollout.num_oversampled_samples_per_prompt=1"],
         "rollout.num_oversampled_samples_per_prompt",
+    ),
+    "ranking without a judge": (["method.group_reward=vime.grading.judge.ranking"], "method.group_reward"),
+    "rubric without a judge": (["method.reward=vime.grading.judge.rubric"], "method.reward"),
+    "judge that may take longer than a reward": (
+        [*RANKED, "rollout.reward_timeout_seconds=50"],
+        "rollout.reward_timeout_seconds",
     ),
     "temperature zero in training": (["rollout.temperature=0"], "rollout.temperature"),
     "top-p in training": (["rollout.top_p=0.9"], "rollout.top_p"),
@@ -404,6 +411,7 @@ def test_a_second_served_model_is_accepted():
     config = compose_run([METHOD, "+serving.models.judge.port=9123", "serving.models.judge.max_model_len=1024"]).config
     assert config.serving.models["judge"].port == 9123
     assert find_problems(config) == []
+    assert find_problems(compose_run([METHOD, *RANKED]).config) == []
 
 
 def test_all_problems_are_named_at_once():

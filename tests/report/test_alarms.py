@@ -27,6 +27,7 @@ def healthy() -> dict[str, Curve]:
         "train/grad_norm": [0.3 + 0.1 * (step % 4) for step in STEPS],
         "train/clip_fraction": [0.02] * 60,
         "rollout/same_answer_share": [0.1 + step / 200 for step in STEPS],
+        "train/taught_share_solver": [0.0] * 3 + [0.5] * 57,
         "evaluation/shop": [50.0 + step / 3 for step in STEPS],
     }
     return {name: (STEPS, found) for name, found in values.items()}
@@ -40,6 +41,7 @@ WRONG = {
     "one answer to everything": ("rollout/same_answer_share", [0.2] * 50 + [0.95] * 10),
     "a data set is lost": ("evaluation/shop", [54.0 - step / 3 for step in STEPS]),
     "the entropy is gone": ("train/entropy", [0.8] * 45 + [0.001] * 15),
+    "a teacher teaches nothing": ("train/taught_share_solver", [0.0] * 60),
     "drafts are rejected": ("serving/actor/draft_acceptance_rate", [0.8] * 30 + [0.4] * 30),
     "the logprob difference rises": ("train/logprob_difference_mean", [1e-4] * 45 + [0.02] * 15),
     "rollouts fail": ("rollout/num_failed", [0.0] * 50 + [8.0] * 10),

@@ -77,3 +77,19 @@ def test_several_tokens_of_one_place_have_their_logprobs_and_gradients_once_each
     ((wanted_NJ * factor_J[:3]).sum() + entropy_N.square().sum()).backward()
     for values in found:
         torch.testing.assert_close(values, [wanted_NJ, entropy_N, *(x.grad for x in inputs)], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("has_buffer", [True, False])
+def test_a_rank_without_a_wanted_token_has_no_values_and_gradients_of_zero(world: None, has_buffer: bool) -> None:
+    from vime.trainer.head import chunked_logprobs
+
+    hidden_NH, weight_VH, target_N = case()
+    hidden_NH.requires_grad_()
+    if has_buffer:
+        weight_VH.main_grad = torch.zeros(weight_VH.shape)  # type: ignore[attr-defined]
+    target_NJ = target_N[:0].unsqueeze(1).expand(-1, 3)
+    logprob_NJ, entropy_N = chunked_logprobs(hidden_NH[:0], weight_VH, target_NJ, temperature=0.7, chunk=2)
+    (logprob_NJ.sum() + entropy_N.sum()).backward()
+    found = weight_VH.main_grad if has_buffer else weight_VH.grad  # type: ignore[attr-defined]
+    assert logprob_NJ.shape == (0, 3) and entropy_N.shape == (0,) and found is not None
+    assert hidden_NH.grad is not None and not hidden_NH.grad.any() and not found.any()

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2.exceptions import TemplateError
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.trajectory.dialogue import COMPACTED, EDITED, MAIN, RETRY, SUBAGENT, Dialogue
 from vime.trajectory.messages import parsed
-from vime.trajectory.template import THINKING_DROPPED, ChatTemplate
+from vime.trajectory.template import THINKING_DROPPED, ChatTemplate, turn_ahead
 from vime.trajectory.trajectory import Call, CallPrompt, Trajectory
 from vime.types import Message, Sample, Turn
 
@@ -299,3 +300,21 @@ def test_arguments_that_could_not_be_written_again_count_as_text(tokenizer: Any)
     played.ask([user("1?")], said := with_arguments(reply("one", calls=("a",)), deep), tools=TOOLS)
     del said["tool_calls"][0]["id"]
     assert played.dialogue.prompt([user("1?"), said, result("", "x")], TOOLS).ids
+
+
+IN_USER = """{{ bos_token }}{% set first = messages[0].content + ' ' if messages[0].role == 'system' else '' %}
+{%- for message in messages if message.role == 'user' %}<user>{{ first }}{{ message.content | trim }}{% endfor %}"""
+WITH_USER = """{% if not messages | selectattr('role', 'equalto', 'user') | list %}{{ raise_exception('No user query found') }}
+{%- endif %}{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"""
+TURNS = {"": "<|im_start|>system\n7 it is\n<|im_end|>\n", IN_USER: "<user>7 it is", WITH_USER: "<user>7 it is\n"}
+
+
+@pytest.mark.parametrize("template", TURNS)
+def test_a_text_ahead_of_a_conversation_is_a_turn_that_its_template_shows(template: str):
+    """As Qwen3's template shows a system message alone, Gemma 3's within that of a user, and Qwen3.5's with that of a user."""
+    tokenizer = qwen3_tokenizer()
+    tokenizer.chat_template = template or tokenizer.chat_template
+    assert turn_ahead(tokenizer, "7 it is\n").removeprefix(tokenizer.bos_token or "") == TURNS[template]
+    tokenizer.chat_template = "{{ raise_exception('not here') }}" if template else "nothing"
+    with pytest.raises(TemplateError, match="neither"):
+        turn_ahead(tokenizer, "7 it is")

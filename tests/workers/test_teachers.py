@@ -2,14 +2,26 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from vime.algorithm.distillation import HINT, is_taught, read_by_teacher
+from vime.chat.agent_clock import AgentClock
 from vime.chat.trace import Trace
-from vime.config import DistillationConfig, MethodConfig, RolloutConfig, RunConfig, TeacherConfig, TeacherPlace, TeacherTerm
+from vime.chat.traffic import Traffic
+from vime.config import (
+    DistillationConfig,
+    MethodConfig,
+    RolloutConfig,
+    RunConfig,
+    ServedModelConfig,
+    TeacherConfig,
+    TeacherPlace,
+    TeacherTerm,
+)
 from vime.errors import ContextFullError, ServerError
 from vime.files.serialization import from_json, to_json
 from vime.serving.endpoint import Endpoint
@@ -28,10 +40,15 @@ class Teacher:
         self.asked: list[list[int]] = []
         self.errors: list[Exception] = [*errors]
         self.num_now = self.most_at_once = 0
+        self.sessions, self.finished, self.versions = list[str](), list[str](), list[int]()
 
-    async def score(self, token_ids: Any, *, num_likeliest: int, session_id: str, request_id: str) -> Scores:
+    async def score(
+        self, token_ids: Any, *, num_likeliest: int, session_id: str, request_id: str, minimum_version: int = 0, **_: Any
+    ) -> Scores:
         tokens = np.asarray(token_ids)
         self.asked.append(tokens.tolist())
+        self.sessions.append(session_id)
+        self.versions.append(minimum_version)
         self.num_now += 1
         self.most_at_once = max(self.most_at_once, self.num_now)
         await asyncio.sleep(0.001)
@@ -46,7 +63,7 @@ class Teacher:
         return Turn(output_ids=[7, 2], logprobs=[-0.5, -0.25], weight_versions=[0, 0], finish_reason="stop")
 
     def finish(self, session_id: str) -> None:
-        """Sessions are nothing to it."""
+        self.finished.append(session_id)
 
 
 def sample(tokens: list[int], mask: list[int], **more: Any) -> Sample:
@@ -60,12 +77,20 @@ def rollout_of(*samples: Sample, rollout_id: int = 0, stop_reason: StopReason = 
 class Words:
     """A tokenizer whose chat template is one token, and each word another."""
 
+    bos_token_id: int | None = None
+
     def apply_chat_template(self, messages: list[dict[str, str]], *, tokenize: bool) -> str:
         assert [message["role"] for message in messages] == ["system"]
         return f"<system> {messages[0]['content']}"
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
         return {"input_ids": [90 + number for number, _ in enumerate(text.split())]}
+
+
+class Begun(Words):
+    """Begins a text, or each turn of it, with the token that is its chat template."""
+
+    bos_token_id = 90
 
 
 def hint(row: Any, sample: Sample) -> str:
@@ -77,11 +102,15 @@ def broken_hint(row: Any, sample: Sample) -> str:
     raise ValueError("no such field")
 
 
-async def teach(rollout: Rollout, teacher: Teacher, **own: Any) -> Rollout:
+async def teach(
+    rollout: Rollout, teacher: Teacher, *, traffic: Traffic | None = None, tokenizer: type[Words] = Words, **own: Any
+) -> Rollout:
     run = RunConfig()
     run.algorithm.distillation = DistillationConfig(**{"teachers": {"solver": TeacherConfig()}, **own})
-    teachers = Teachers(run, lambda name: teacher, lambda name: Words())
-    await teachers.teach(rollout, prompt=PROMPT, session="s", trace=Trace())
+    run.serving.models["solver"] = ServedModelConfig()
+    about = {"traffic": traffic or Traffic(), "clock": AgentClock()}
+    served: Any = SimpleNamespace(client=lambda name: teacher, tokenizer=lambda name: tokenizer(), **about)
+    await Teachers(run, served).teach(rollout, prompt=PROMPT, session="s", version=7, trace=Trace())
     return rollout
 
 
@@ -97,6 +126,14 @@ async def test_only_what_the_student_sampled_has_columns_and_every_sequence_is_s
     assert rollout.stop_reason is StopReason.ANSWERED and rollout.seconds["teacher"] > 0
     again = Rollout.from_dict(from_json(to_json(rollout.to_dict())))
     np.testing.assert_array_equal(again.samples[0].columns["teacher_ids"], turns.columns["teacher_ids"])
+
+
+async def test_tokens_that_the_students_head_has_no_row_for_belong_to_the_rest():
+    taught = sample([1, 102], [1])
+    await teach(rollout_of(taught), Teacher(), term=TeacherTerm.loss, top_k=5)  # the student has 1,024 rows
+    assert taught.columns["teacher_ids"].tolist() == [[1020, 1021, 1022, 1023, -1]]
+    assert np.isneginf(taught.columns["teacher_logprobs"]).tolist() == [[False] * 4 + [True]]
+    assert taught.columns["teacher_ids"].dtype == np.int32 and taught.columns["teacher_logprobs"].dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -124,11 +161,41 @@ async def test_rollouts_that_do_not_count_and_other_data_sets_and_seats_are_not_
 
 
 async def test_a_hint_stands_in_front_of_the_sequence_for_the_teacher_alone():
-    teacher, own = Teacher(), {"teachers": {"actor": TeacherConfig(hint=f"{__file__}:hint")}}
+    teacher = Teacher()
+    own: dict[str, Any] = {"teachers": {"actor": TeacherConfig(hint=f"{__file__}:hint")}}
     taught, blind = sample([1, 2, 3, 4], [1, 0, 1]), sample([5, 6], [1], seat="blind")
     await teach(rollout_of(taught, blind), teacher, **own)
     assert sorted(teacher.asked) == [[5, 6], [90, 91, 92, 93, 1, 2, 3, 4]] and taught.tokens == [1, 2, 3, 4]
     assert taught.columns["teacher"].tolist() == pytest.approx([-1.002, -3.004])
+
+
+@pytest.mark.parametrize("trainer", [{}, {"place": TeacherPlace.trainer, "decay": 0.9}])
+async def test_a_token_that_begins_a_text_stays_the_first_and_is_there_once(trainer: dict[str, Any]):
+    teacher = Teacher()
+    own: dict[str, Any] = {"teachers": {"actor": TeacherConfig(hint=f"{__file__}:hint", **trainer)}}
+    samples = [sample([90, 2, 3, 4], [1, 0, 1]), sample([90, 2, 90, 4], [1]), sample([5, 2, 90, 4], [1])]
+    await teach(rollout_of(*samples), teacher, tokenizer=Begun, **own)
+    of_text, of_turn, plain = ([90, 91, 92, 93, 2, 3, 4], [90, 91, 92, 93, 90, 2, 90, 4], [90, 91, 92, 93, 5, 2, 90, 4])
+    if trainer:
+        again = Rollout.from_dict(from_json(to_json(rollout_of(*samples).to_dict())))
+        assert [read_by_teacher(each).tokens for each in again.samples] == [of_text, of_turn, plain]
+        return
+    assert sorted(teacher.asked) == sorted([of_text, of_turn, plain])
+    assert samples[0].columns["teacher"].tolist() == pytest.approx([-93.002, -3.004])
+
+
+async def test_the_trained_model_scores_with_its_groups_weights_outside_of_syncs():
+    teacher, traffic, rollout = Teacher(), Traffic(), rollout_of(sample([1, 2], [1]))
+    assert await traffic.hold(1.0)
+    await teach(rollout, teacher, traffic=traffic)
+    assert teacher.versions == [0], "a frozen model has no versions, and no sync stops it"
+    own: dict[str, Any] = {"teachers": {"actor": TeacherConfig(hint=f"{__file__}:hint")}}
+    waiting = asyncio.create_task(teach(rollout, teacher, traffic=traffic, **own))
+    await asyncio.sleep(0.01)
+    assert not waiting.done() and len(teacher.asked) == 1
+    traffic.release()
+    await waiting
+    assert teacher.versions == [0, 7] and traffic.usage().num_calls == 1
 
 
 async def test_a_teacher_in_the_trainer_is_not_asked_and_its_sequences_get_the_hint():
@@ -147,7 +214,7 @@ async def test_a_teacher_in_the_trainer_is_not_asked_and_its_sequences_get_the_h
 
 
 async def test_a_hint_that_raises_costs_its_rollout():
-    own = {"teachers": {"actor": TeacherConfig(hint=f"{__file__}:broken_hint")}}
+    own: dict[str, Any] = {"teachers": {"actor": TeacherConfig(hint=f"{__file__}:broken_hint")}}
     rollout = await teach(rollout_of(sample([1, 2], [1])), Teacher(), **own)
     assert rollout.stop_reason is StopReason.GENERATE_RAISED and "no such field" in rollout.error and rollout.traceback
 
@@ -192,3 +259,4 @@ async def test_a_worker_has_its_training_rollouts_taught_and_never_those_of_an_e
     teacher.errors.append(ServerError("gone"))
     lost = await worker.run_group(prompt=PROMPT, slot=2, num_rollouts=2, version=0)
     assert sorted(each.stop_reason.value for each in lost.rollouts) == ["answered", "server_lost"]
+    assert set(teacher.sessions) <= set(teacher.finished), "routers no longer count them as load"

@@ -35,9 +35,10 @@ class SimulatedServer:
         self.lose_before = False
         self.tool = asyncio.Event()
         """Ends the tool of `after_a_tool`."""
+        self.sessions, self.finished = set[str](), set[str]()
 
     def finish(self, session_id: str) -> None:
-        """Sessions are nothing to it."""
+        self.finished.add(session_id)
 
     async def generate(
         self, token_ids: Any, *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
@@ -46,6 +47,7 @@ class SimulatedServer:
             self.fail_after = None
             raise ServerError("gone")
         self.prompts.append(token_ids)
+        self.sessions.add(session_id)
         if self.hang_after is not None and len(self.prompts) > self.hang_after:
             listener.received(Turn(output_ids=[4], logprobs=[-0.125], weight_versions=[self.version]))
             listener.received(Turn(output_ids=[5], logprobs=[-0.25], weight_versions=[self.version + 1]))
@@ -191,6 +193,24 @@ async def test_every_hook_has_the_row(make_worker: Any):
         "prompt": [{"role": "user", "content": "go"}],
     }
     assert group.rollouts[0].reward == 0.25
+
+
+async def asking_function(context: Any, prompt: Prompt, num_rollouts: int) -> Group:
+    turns = [await context.models["actor"].complete([1, 2], max_tokens=4) for _ in range(num_rollouts)]
+    samples = [sample_of(Sample(), turn) for turn in turns]
+    return Group(prompt=prompt, rollouts=[Rollout(rollout_id=0, group_index=0, samples=[each]) for each in samples])
+
+
+async def asking_reward(context: Any, group: Group) -> list[Reward]:
+    await context.models["actor"].complete([1, 2], max_tokens=4)
+    return [Reward(score=1.0) for _ in group.rollouts]
+
+
+async def test_a_router_is_told_of_the_end_of_every_session(make_worker: Any, server: SimulatedServer):
+    here = f"{__file__}:"
+    for worker in (make_worker(group_reward=f"{here}asking_reward"), make_worker(group_function=f"{here}asking_function")):
+        await worker.run_group(prompt=PROMPT, slot=1, num_rollouts=2, version=5)
+    assert len(server.sessions) == 4 and server.sessions <= server.finished
 
 
 async def test_an_outage_is_not_the_agents_time_nor_that_of_a_worker_that_may_be_stuck(make_worker: Any, server: SimulatedServer):

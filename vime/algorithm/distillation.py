@@ -32,6 +32,8 @@ TEACHER_LOGPROBS = ColumnType(name="teacher_logprobs", shape=(0,), fill=float("-
 HINT = "teacher_hint"
 """Name of the tokens that the teacher of a sequence reads ahead of it, an array of any length; a sequence has them if a teacher
 in the trainer is to score it."""
+HINT_PLACE = "teacher_hint_place"
+"""Name of the place of the hint, if it is not 0: the number of the sequence's own tokens ahead of it."""
 
 
 def is_taught(sequence: Sample) -> bool:
@@ -62,10 +64,15 @@ def read_by_teacher(sample: Sample) -> Sample:
     trained = np.asarray(sample.trained, np.uint8)
     length = int(np.flatnonzero(trained)[-1]) + 1
     tokens = np.asarray(sample.tokens, np.int32)[: len(sample.tokens) - len(trained) + length]
-    hint = np.asarray(sample.columns[HINT], np.int32)
+    read = with_hint(tokens, np.asarray(sample.columns[HINT], np.int32), place=int(sample.columns.get(HINT_PLACE, 0)))
     named = {TOP_IDS.name: sample.columns[TOP_IDS.name][:length]} if TOP_IDS.name in sample.columns else {}
     mask = Column(trained[:length], np.uint8)
-    return Sample(tokens=Column(np.concatenate([hint, tokens]), np.int32), loss_mask=mask, columns=named)
+    return Sample(tokens=Column(read, np.int32), loss_mask=mask, columns=named)
+
+
+def with_hint(tokens: np.ndarray, hint: np.ndarray, *, place: int) -> np.ndarray:
+    """The tokens of a sequence with those of a hint behind the first `place` of them."""
+    return np.concatenate([tokens[:place], hint, tokens[place:]])
 
 
 def teachers_of(config: DistillationConfig, *, dataset: str, seat: str) -> list[str]:
@@ -152,11 +159,23 @@ class Distillation(PolicyGradient):
         num_tokens = sum(sequence.num_trained_tokens for sequence in known)
         metrics = {"train/taught_share": len(taught) / num_tokens if num_tokens else 0.0}
         metrics |= {"train/teacher_kl": -fmean(taught)} if taught else {}
+        if len(self._own.teachers) > 1:
+            metrics |= {f"train/taught_share_{name}": share for name, share in self._shares(groups, known, num_tokens).items()}
         if self._own.reward_coefficient:
             found = super().advantages(groups, known)
             return Columns(found.values, metrics=found.metrics | metrics, shown=found.shown)
         shown = {rollout_id: fmean(own) if own else 0.0 for rollout_id, own in gains.items()}
         return Columns({"advantage": dict.fromkeys(gains, 0.0)}, metrics=metrics, shown=shown)
+
+    def _shares(self, groups: list[Group], known: Sequence[Sample], num_tokens: int) -> dict[str, float]:
+        """Shares of the trained tokens that each teacher has taught."""
+        datasets = {rollout.rollout_id: group.prompt.dataset for group in groups for rollout in group.rollouts}
+        shares = dict.fromkeys(self._own.teachers, 0.0)
+        for sequence in filter(is_taught, known):
+            of, about = sequence.rollout_id, {"seat": sequence.seat, "seed": self.run.seed}
+            if name := drawn_teacher(self._own, dataset=datasets[of], rollout_id=of, **about):
+                shares[name] += sequence.num_trained_tokens / num_tokens
+        return shares
 
     def loss(self, tokens: Tokens) -> Loss:
         """The teachers' term, and the objective of rewards as a second one."""
@@ -178,7 +197,9 @@ class Distillation(PolicyGradient):
         from vime.algorithm.divergence import divergence
 
         assert tokens.top is not None, "the trainer gives the logprobs of the likeliest tokens"
-        return divergence(self._own, tokens.top, tokens[TEACHER_LOGPROBS.name], tokens[self.top_column] >= 0)
+        teacher_NK = tokens[TEACHER_LOGPROBS.name]
+        is_taught_NK = teacher_NK > -np.inf  # the sampler records tokens of other sequences as well
+        return divergence(self._own, tokens.top, teacher_NK, (tokens[self.top_column] >= 0) & is_taught_NK)
 
     def has_gradient(self, sequence: Sample) -> bool:
         """True for a sequence with a teacher, or with a reward that has a gradient."""

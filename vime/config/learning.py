@@ -105,15 +105,16 @@ class TeacherConfig:
     """Decay of a running average of the student's own weights as the teacher (`place=trainer`): after each optimizer step it is
     decay · average + (1 - decay) · weights; with 0 they are the present weights, with 1 those that the run began with."""
     datasets: list[str] = field(default_factory=list)
-    """Data sets by name whose rollouts it teaches; none means all."""
+    """Data sets whose rollouts it teaches: `data.train.name`, or names in the field `dataset` of rows; none means all."""
     seats: list[str] = field(default_factory=list)
     """Seats (`Sample.seat`) whose sequences it teaches; none means all."""
     weight: Positive = 1.0
     """Odds of being drawn for a sequence that several teachers teach. Each sequence has one of them, and over many the objective
     is the weighted sum of theirs."""
     hint: str | None = None
-    """Dotted path of `hint(row, sample) -> str`: what this teacher reads as a system message ahead of a sequence, for example the
-    solution, a demonstration or feedback; an empty text is none. With a hint, the student itself may be the teacher."""
+    """Dotted path of `hint(row, sample) -> str`: what this teacher reads as a system message (a user's, if its template has no
+    such turn) ahead of a sequence, for example the solution, a demonstration or feedback; an empty text is none. With a hint, the
+    student itself may be the teacher."""
 
 
 @dataclass(kw_only=True, slots=True)

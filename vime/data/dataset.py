@@ -7,6 +7,7 @@ file of its own, which `context_file` or `archive` names relative to the rows' f
 """
 
 import logging
+import re
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path, PurePath
@@ -29,6 +30,8 @@ CONTEXT_FILE = "context_file"
 FILES = {CONTEXT_FILE: "document", "archive": "repository"}
 """Fields that name a file, with the kind of its content."""
 NUM_NAMED_ROWS = 3
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""Names of data sets, after which files are named."""
 _QUESTION_REMEDY = "name the column of the question `question`, or remove such rows"
 
 

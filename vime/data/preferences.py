@@ -9,6 +9,7 @@ from typing import Any
 from vime.algorithm.preference import CHOSEN, REJECTED
 from vime.config import RunConfig
 from vime.data.dataset import load_rows
+from vime.data.source import digest_of
 from vime.errors import ConfigError, Problem
 from vime.tiny.demonstration import DemonstratedConversation, encode_conversation
 from vime.types import Sample
@@ -24,6 +25,8 @@ class PreferenceRows:
         self._num, self._seed, self._shuffle = config.rollout.num_prompts, config.seed, config.data.shuffle
         rows, dataset = load_rows(config.data.train), config.data.train
         key, value = ("generator", dataset.generator) if dataset.generator is not None else ("path", dataset.path)
+        self.digest = digest_of(rows, dataset)
+        """A digest of the rows in their order."""
         self._pairs: list[list[Sample]] = []
         for number, row in enumerate(rows):
             try:

@@ -2,20 +2,22 @@
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from vime.config import RunConfig
-from vime.data.dataset import FILES, check_rows, load_rows, to_prompt
+from vime.config import DatasetConfig, RunConfig
+from vime.data.dataset import FILES, NAME, check_rows, load_rows, to_prompt
 from vime.errors import ConfigError, Problem, written
 from vime.types import Prompt
 
 REMEDY = "resume with what it has, or begin a new run from its weights (model.checkpoint=RUN/model)"
 """Remedy for a run that cannot be resumed with other prompts."""
+NUM_NAMED = 10
+"""Most names of data sets in a message."""
 
 
 class RowSource:
@@ -26,10 +28,11 @@ class RowSource:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        """Raises `ConfigError` if any row has no usable question."""
+        """Raises `ConfigError` if any row has no usable question, or a teacher teaches a data set that no row is of."""
         self._dataset = config.data.train
         self._rows = load_rows(config.data.train)
         check_rows(self._rows, config.data.train)
+        _check_taught(config, names={self._name(row) for row in self._rows})
         self._key = "data.train"
         self._digest = ""
         self._seed = config.seed
@@ -44,7 +47,7 @@ class RowSource:
     def prompts(self) -> Iterator[Prompt]:
         """Every prompt once, in the order of the rows."""
         for number, row in enumerate(self._rows):
-            yield to_prompt(row, index=number, row_number=number, dataset=self._dataset.name)
+            yield to_prompt(row, index=number, row_number=number, dataset=self._name(row))
 
     def next(self) -> Prompt:
         """The next prompt; `index` counts from 0 over the whole run."""
@@ -62,7 +65,13 @@ class RowSource:
         return self._order[offset]
 
     def _prompt(self, row_number: int, *, index: int) -> Prompt:
-        return to_prompt(self._rows[row_number], index=index, row_number=row_number, dataset=self._dataset.name)
+        row = self._rows[row_number]
+        return to_prompt(row, index=index, row_number=row_number, dataset=self._name(row))
+
+    def _name(self, row: dict[str, Any]) -> str:
+        """The data set of a row: the name in its field `dataset`, or that of all rows."""
+        own = row.get("dataset")
+        return own if isinstance(own, str) and NAME.fullmatch(own) else self._dataset.name
 
     def state(self) -> dict[str, Any]:
         """The state from which `load` continues with the same prompt."""
@@ -88,11 +97,27 @@ class RowSource:
 
     @property
     def digest(self) -> str:
-        """A digest of the rows in their order; files that they name count by their paths below the rows' folder."""
+        """The digest of its rows."""
         if not self._digest:
-            digest, folder = hashlib.blake2b(digest_size=16), f"{Path(self._dataset.path or '').expanduser().parent}/"
-            for row in self._rows:
-                own = {name: value.removeprefix(folder) for name in FILES if isinstance(value := row.get(name), str)}
-                digest.update(orjson.dumps(row | own, default=repr, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY))
-            self._digest = digest.hexdigest()
+            self._digest = digest_of(self._rows, self._dataset)
         return self._digest
+
+
+def _check_taught(config: RunConfig, *, names: set[str]) -> None:
+    found, known = list[Problem](), ", ".join(sorted(names)[:NUM_NAMED])
+    for name, teacher in config.algorithm.distillation.teachers.items():
+        if missing := ", ".join(each for each in teacher.datasets if each not in names):
+            remedy = f"no row of data.train is of {missing}: use {known} (data.train.name, or a row's own field dataset)"
+            key = f"algorithm.distillation.teachers.{name}.datasets"
+            found.append(Problem(key=key, value=written(teacher.datasets), remedy=remedy))
+    if found:
+        raise ConfigError(found)
+
+
+def digest_of(rows: Iterable[dict[str, Any]], dataset: DatasetConfig) -> str:
+    """A digest of rows in their order; files that they name count by their paths below the folder of the data set."""
+    digest, folder = hashlib.blake2b(digest_size=16), f"{Path(dataset.path or '').expanduser().parent}/"
+    for row in rows:
+        own = {name: value.removeprefix(folder) for name in FILES if isinstance(value := row.get(name), str)}
+        digest.update(orjson.dumps(row | own, default=repr, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY))
+    return digest.hexdigest()

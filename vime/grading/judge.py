@@ -25,6 +25,8 @@ Found = TypeVar("Found")
 CACHE_SIZE = 10_000
 MAX_CHARACTERS = 2_000
 """Most characters of question, reference and answer in the judge's prompt, each."""
+MAX_REPLY_CHARACTERS = 24_000
+"""Most characters of the whole replies that a ranking or a rubric shows the judge, together; each may have `MAX_CHARACTERS`."""
 _VERDICT = re.compile(r"^\W*verdict\W+(true|false)\W*$", re.IGNORECASE)
 _PROMPT = """You check answers strictly. Decide whether the student's answer states the same final answer as the reference.
 Compare meaning and value: other spellings, units written out, or an equal formula are the same; a different value, a part of the
@@ -107,10 +109,9 @@ class JudgeConfig:
         limit, needed = config.rollout.reward_timeout_seconds, self.num_tries * self.timeout_seconds
         if needed < limit:
             return []
-        remedy = (
-            f"the judge {key}={self.model} is asked {self.num_tries} times for {self.timeout_seconds:g} s each: use more than "
-        )
-        return [Problem(key="rollout.reward_timeout_seconds", value=limit, remedy=f"{remedy}{needed:g}")]
+        calls = f"{self.num_tries} times for {self.timeout_seconds:g} s each: use more than {needed:g}"
+        remedy = f"the judge serving.models.{self.model} ({key}) is asked {calls}"
+        return [Problem(key="rollout.reward_timeout_seconds", value=limit, remedy=remedy)]
 
 
 class Judge:
@@ -124,7 +125,7 @@ class Judge:
         self._config = config
 
     async def decide(self, *, question: str, prediction: str, gold: list[str]) -> bool | None:
-        """The verdict, or None if no call brought a readable one in time. Raises errors of the judge's server."""
+        """The verdict, or None if the judge replied and no reply was readable. Raises ServerError if it did not reply in time."""
         key = (self._config.model, question, prediction, tuple(gold))
         if key in _cache and self._config.keep_verdicts:
             _cache.move_to_end(key)
@@ -138,7 +139,8 @@ class Judge:
         return self._accepted(verdict)
 
     async def _read(self, prompt: str, read: Callable[[str], Found | None]) -> Found | None:
-        """The finding of `read` in the first reply that is readable; None if there is none in time."""
+        """The finding of `read` in the first readable reply, None if none is. Raises ServerError if there was no reply."""
+        has_replied = False
         for _ in range(self._config.num_tries):
             self._context.trace.count("judge_calls")
             try:
@@ -146,10 +148,14 @@ class Judge:
             except TimeoutError:
                 self._context.trace.count("judge_timeouts")
                 continue
+            has_replied = True
             if (found := read(reply)) is not None:
                 return found
             self._context.trace.count("judge_unreadable")
-        return None
+        if has_replied:
+            return None
+        tries = f"{self._config.num_tries} requests of {self._config.timeout_seconds:g} s each"
+        raise ServerError(f"the judge {self._config.model} gave no reply to any of {tries}")
 
     async def _ask(self, prompt: str) -> str:
         model = self._context.models[self._config.model]
@@ -162,7 +168,7 @@ class Judge:
         return verdict
 
     async def opinion(self, prompt: str, read: Callable[[str], list[float] | None]) -> list[float]:
-        """The numbers that `read` finds in the reply to a prompt. Raises ServerError if no reply is readable in time."""
+        """The numbers that `read` finds in the reply to a prompt. Raises ServerError if there is no readable reply in time."""
         key = (self._config.model, prompt)
         if key in _opinions and self._config.keep_verdicts:
             _opinions.move_to_end(key)
@@ -177,17 +183,19 @@ class Judge:
 async def ranking(context: JudgeContext, group: Group) -> list[Reward]:
     """Rewards of a group's rollouts by their ranks, from 1 for the best to 0 for the last, in the mean of both orders.
 
-    The judge sees the task and the last reply of each rollout. Equal replies share their mean; a group whose replies are all
-    equal gets 0.5 without being asked. Raises ServerError if the judge cannot be read, whereupon the group leaves the batch.
+    The judge sees the task and the last reply of each rollout, behind its thinking. Equal replies share their mean; a group whose
+    replies are all equal gets 0.5 without being asked. Raises ServerError if the judge cannot be read, whereupon the group leaves
+    the batch.
     """
-    texts = [rollout.samples[-1].response if rollout.samples else "" for rollout in group.rollouts]
-    different = list(dict.fromkeys(map(_cut, texts)))
+    texts = [_said(rollout.samples) for rollout in group.rollouts]
+    different = list(dict.fromkeys(texts))
     if len(different) < 2:
         return [Reward(score=0.5) for _ in texts]
     judge, question = Judge(context, _of(context)), group.prompt.question
+    shown = [_cut(text, max(MAX_CHARACTERS, MAX_REPLY_CHARACTERS // len(different))) for text in different]
 
     async def asked(places: Sequence[int]) -> dict[int, float]:
-        answers = "\n".join(f"===== answer {number}\n{different[place]}" for number, place in enumerate(places, 1))
+        answers = "\n".join(f"===== answer {number}\n{shown[place]}" for number, place in enumerate(places, 1))
         prompt = _RANKING_PROMPT.format(number=len(places), question=_cut(question), answers=answers)
         found = await judge.opinion(prompt, lambda reply: read_ranking(reply, len(places)))
         return dict(zip(places, found, strict=True))
@@ -195,11 +203,11 @@ async def ranking(context: JudgeContext, group: Group) -> list[Reward]:
     order = range(len(different))
     one, other = await together([asked(order), asked(order[::-1])])
     scores = {text: (one[place] + other[place]) / 2 for place, text in enumerate(different)}
-    return [Reward(score=scores[_cut(text)]) for text in texts]
+    return [Reward(score=scores[text]) for text in texts]
 
 
 async def rubric(context: Any, samples: list[Sample]) -> Reward:
-    """The weighted share of the row's criteria that the last reply meets, in the mean of both orders.
+    """The weighted share of the row's criteria that the last reply meets behind its thinking, in the mean of both orders.
 
     The row has `rubric`, a list of `{"criterion": text, "weight": number}`; a negative weight is a penalty. The score is at least
     0. Raises ServerError if the judge cannot be read, ValueError for a row without criteria of a positive weight.
@@ -209,10 +217,10 @@ async def rubric(context: Any, samples: list[Sample]) -> Reward:
     if not total:
         raise ValueError("the row has no rubric: a list of {criterion, weight}, of which one weight at least is positive")
     judge, question = Judge(context, _of(context)), str(context.row.get("question", ""))
+    answer = _cut(_said(samples), MAX_REPLY_CHARACTERS)
 
     async def asked(places: Sequence[int]) -> dict[int, float]:
         listed = "\n".join(f"{number}. {_cut(criteria[place][0])}" for number, place in enumerate(places, 1))
-        answer = _cut(samples[-1].response)
         prompt = _RUBRIC_PROMPT.format(number=len(places), question=_cut(question), answer=answer, criteria=listed)
         found = await judge.opinion(prompt, lambda reply: read_criteria(reply, len(places)))
         return dict(zip(places, found, strict=True))
@@ -258,9 +266,16 @@ def read_verdict(reply: str) -> bool | None:
     return match.group(1).lower() == "true" if match else None
 
 
-def _cut(text: str) -> str:
-    """The text cut to its limit, and without anything that looks like the prompt's lines of equals signs."""
-    return text[:MAX_CHARACTERS].replace("=====", "= = =")
+def _said(samples: list[Sample]) -> str:
+    """The last reply of a rollout behind its thinking; empty without one."""
+    return after_thinking(samples[-1].response).strip() if samples else ""
+
+
+def _cut(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """Beginning and end of a text that is longer than its limit, without anything like the prompt's lines of equals signs."""
+    if len(text) > limit:
+        text = f"{text[: limit // 2]}\n[{len(text) - limit} characters are left out here]\n{text[-(limit - limit // 2) :]}"
+    return text.replace("=====", "= = =")
 
 
 def _keep(cache: "OrderedDict[Any, Any]", key: Any, found: Any) -> None:

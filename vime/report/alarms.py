@@ -28,6 +28,8 @@ CLIPPED = 0.2
 ACCEPTANCE, ACCEPTED = "/draft_acceptance_rate", 0.7
 """The end of the metric's name, and the part of the acceptance at the start below which it has fallen."""
 SAME = 0.8
+TAUGHT = "train/taught_share"
+"""Beginning of the metrics of what all teachers, or one of several, have taught."""
 EVALUATION = "evaluation/"
 LOST_POINTS = 10.0
 
@@ -233,9 +235,23 @@ def empty(curves: dict[str, Curve]) -> Alarm | None:
     return _alarm(curves, "steps train no token", metric, f"{values.count(0)} in {len(values)} steps", meaning)
 
 
+def untaught(curves: dict[str, Curve]) -> Alarm | None:
+    """A teacher has not taught a single token."""
+    for metric in curves:
+        values = _values(curves, metric) if metric.startswith(TAUGHT) else []
+        if len(values) < SHORT or any(values):
+            continue
+        meaning = (
+            "No sequence is of the data sets and seats that it teaches: compare algorithm.distillation.teachers.*.datasets and "
+            "seats with those of the rollouts."
+        )
+        return _alarm(curves, "a teacher teaches nothing", metric, f"no token in {len(values)} steps", meaning)
+    return None
+
+
 RULES: tuple[Callable[[dict[str, Curve]], Alarm | None], ...] = (
     *(falling, same_answer, lost_data, gradient, clipped, flat, entropy, difference, rejected, failures, signal, truncated),
-    *(skipped, empty),
+    *(untaught, skipped, empty),
 )
 
 

@@ -269,7 +269,13 @@ class Sampler:
         session = f"service-{request_id}"
         try:
             async with self._turn():
-                return await self._client.score(tokens, num_likeliest=num_likeliest, session_id=session, request_id=session)
+                return await self._client.score(
+                    tokens,
+                    num_likeliest=num_likeliest,
+                    session_id=session,
+                    request_id=session,
+                    minimum_version=self._version,
+                )
         finally:
             self._client.finish(session)
 

@@ -12,7 +12,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -138,11 +138,21 @@ class TokenClient:
         self._count(len(token_ids), reply.num_tokens, started)
         return reply.turn()
 
-    async def score(self, token_ids: Integers, *, num_likeliest: int = 0, session_id: str, request_id: str) -> Scores:
+    async def score(
+        self,
+        token_ids: Integers,
+        *,
+        num_likeliest: int = 0,
+        session_id: str,
+        request_id: str,
+        minimum_version: int = 0,
+        is_paused: Callable[[], bool] = bool,
+    ) -> Scores:
         """The logprobs of all tokens of a sequence but its first, at temperature 1, in one request; nothing is kept of its reply.
 
         With `num_likeliest` also those of the likeliest tokens in each place. vLLM computes them without its prefix cache. Raises
-        as `generate` does; an answer for another sequence than this one is a loss.
+        as `generate` does; an answer for another sequence than this one, or by weights older than `minimum_version`, is a loss.
+        `is_paused` explains the silence of servers that receive weights.
         """
         check_room(len(token_ids), 1, max_model_len=self._endpoint.max_model_len, name=self._endpoint.name)
         if self._endpoint.is_routed:
@@ -150,10 +160,12 @@ class TokenClient:
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": num_likeliest, "detokenize": False}
         adapter = {"extra_args": {ADAPTER: self._endpoint.adapter}} if self._endpoint.adapter is not None else {}
         body = {"token_ids": np.asarray(token_ids, np.int32), "sampling_params": sampling | adapter, "stream": False}
+        wanted = {"minimum_version": minimum_version, "adapter": self._endpoint.adapter}
         started, patience = time.monotonic(), _Patience(self, request_id)
         while True:
             try:
-                found = await self._attempt_to_score(body, session_id, request_id)
+                answer = await self._attempt_to_score(body, session_id, request_id, is_paused)
+                found = Scores.of(answer, body["token_ids"], num_likeliest=num_likeliest, **wanted)
                 break
             except LOST as error:
                 lost = error
@@ -220,14 +232,15 @@ class TokenClient:
                     response.close()  # which tells the server to stop
                 response.release()
 
-    async def _attempt_to_score(self, body: dict[str, Any], session_id: str, request_id: str) -> Scores:
+    async def _attempt_to_score(
+        self, body: dict[str, Any], session_id: str, request_id: str, is_paused: Callable[[], bool]
+    ) -> bytes:
         """Requests the logprobs of a sequence, whose answer comes in one piece."""
         body = {"model": self._endpoint.model, "request_id": f"{request_id}-{next(self._attempts)}", **body}
-        with Silence(self._config.silence_timeout_seconds, is_explained=bool):
+        with Silence(self._config.silence_timeout_seconds, is_explained=is_paused):
             async with await self._post(body, session_id) as response:
                 await self._check_status(response, request_id)
-                answer = await response.read()
-        return Scores.of(answer, body["token_ids"], num_likeliest=body["sampling_params"]["prompt_logprobs"])
+                return await response.read()
 
     async def _post(self, body: dict[str, Any], session_id: str) -> aiohttp.ClientResponse:
         if self._session is None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from vime.serving.reply import StreamError
+from vime.serving.reply import StreamError, TooOld
+from vime.weights.payload import version_in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,15 +26,23 @@ class Scores:
     """Their logprobs, [T - 1, K]."""
 
     @classmethod
-    def of(cls, answer: bytes, token_ids: np.ndarray, *, num_likeliest: int) -> "Scores":
+    def of(
+        cls, answer: bytes, token_ids: np.ndarray, *, num_likeliest: int, minimum_version: int = 0, adapter: str | None = None
+    ) -> "Scores":
         """Reads vLLM's answer to a request with `prompt_logprobs`, for these tokens.
 
-        Raises `StreamError` if it is none, has another length, or other tokens than were sent.
+        Raises `StreamError` if it is none, has another length, or other tokens than were sent, and `TooOld` if the weights of the
+        model, or of its `adapter`, are older than `minimum_version`.
         """
         try:
-            places = orjson.loads(answer)["prompt_logprobs"][1:]
+            read = orjson.loads(answer)
+            places = read["prompt_logprobs"][1:]
         except (ValueError, KeyError, TypeError) as error:
             raise StreamError(f"the answer has no logprobs of the prompt: {answer[:200]!r}") from error
+        spans = [span for choice in read.get("choices") or () for span in choice.get("weight_versions") or ()]
+        version = min((version_in(span["version"], adapter) for span in spans), default=0)
+        if version < minimum_version:
+            raise TooOld(f"it scores with version {version}, wanted is {minimum_version}")
         if len(places) != len(token_ids) - 1:
             raise StreamError(f"the answer has logprobs of {len(places) + 1} tokens, {len(token_ids)} were sent")
         logprobs = np.empty(len(places), np.float32)

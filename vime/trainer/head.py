@@ -61,6 +61,8 @@ class _ChunkedHead(torch.autograd.Function):
             _values(_logits(hidden_NH, weight_VH, low_NR, b_VR, part), local_NJ[part], is_local_NJ[part], temperature)
             for part in chunks
         ]
+        if not parts:  # context parallelism may leave a rank without a wanted token
+            parts = [tuple(hidden_NH.new_zeros(shape, dtype=torch.float32) for shape in (local_NJ.shape, (0,), (0,)))]
         logprob_NJ, entropy_N, log_total_N = (torch.cat(values) for values in zip(*parts))
         ctx.save_for_backward(hidden_NH, weight_VH, local_NJ, is_local_NJ, log_total_N, entropy_N, low_NR, b_VR)
         ctx.temperature, ctx.chunk, ctx.is_fused = temperature, chunk, is_fused

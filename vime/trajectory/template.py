@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import orjson
-from jinja2.exceptions import TemplateError
+from jinja2.exceptions import TemplateError, TemplateRuntimeError
 
 from vime.thinking import CLOSE, OPEN
 from vime.trajectory.messages import ASSISTANT, calls_of
@@ -214,3 +214,18 @@ def _reply(
 
 def _mark() -> str:
     return f"mark{secrets.token_hex(12)}"
+
+
+def turn_ahead(tokenizer: Any, text: str) -> str:
+    """A text as a turn of its own ahead of a conversation: of the system, or of the user where the template shows no such turn.
+
+    Raises TemplateError if it shows neither.
+    """
+    for role in (SYSTEM, "user"):
+        try:
+            rendered = tokenizer.apply_chat_template([{"role": role, "content": text}], tokenize=False)
+        except TemplateError:  # Qwen3.5's demands a user
+            continue
+        if text.strip() in rendered:  # Gemma 3's shows a system message within that of a user alone
+            return rendered
+    raise TemplateRuntimeError("the chat template shows a text neither as a system message nor as a user's")

@@ -119,7 +119,7 @@ class RolloutWorker:
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
-        self._teachers = Teachers(config, self._served.client, self._served.tokenizer)
+        self._teachers = Teachers(config, self._served)
         self._places = RolloutLimiter(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
         self._sampling = in_training(config)
         self._groups: dict[int, GroupRun] = {}
@@ -187,21 +187,25 @@ class RolloutWorker:
         """
         context = partial(self._served.context, sampling=self._sampling, version=version, prompt=prompt)
         if self._group_function is not None:
-            trace = self._trace(slot)
-            async with self._places.taken(trace):
-                group = await run_group_function(
-                    self._group_function,
-                    prompt,
-                    slot=slot,
-                    num_rollouts=num_rollouts,
-                    context=context(f"slot{slot}", trace=trace, trajectory=self._trajectory(prompt, "group")),
-                    config=self._config.rollout,
-                    sampling=self._sampling,
+            trace, session, sessions = self._trace(slot), f"slot{slot}", [f"slot{slot}"]
+            try:
+                async with self._places.taken(trace):
+                    group = await run_group_function(
+                        self._group_function,
+                        prompt,
+                        slot=slot,
+                        num_rollouts=num_rollouts,
+                        context=context(session, trace=trace, trajectory=self._trajectory(prompt, "group")),
+                        config=self._config.rollout,
+                        sampling=self._sampling,
+                    )
+                sessions += [f"{session}-{rollout.member}" for rollout in group.rollouts]
+                await together(
+                    self._teachers.teach(rollout, prompt=prompt, session=own, version=version, trace=trace)
+                    for rollout, own in zip(group.rollouts, sessions[1:])
                 )
-            await together(
-                self._teachers.teach(rollout, prompt=prompt, session=f"slot{slot}-{rollout.member}", trace=trace)
-                for rollout in group.rollouts
-            )
+            finally:
+                self._served.finish(sessions)
             group.weight_version = version
             return group
         num_wanted = num_rollouts if num_wanted is None else num_wanted
@@ -217,8 +221,12 @@ class RolloutWorker:
             if self._groups.get(slot) is group_run:  # it may have been cancelled, and run again in the same slot
                 del self._groups[slot]
         if self._group_reward is not None:
-            scoring = context(f"slot{slot}-reward", trajectory=self._trajectory(prompt, "group_reward"))
-            await score_group(self._group_reward, group, context=scoring, config=self._config.rollout)
+            session = f"slot{slot}-reward"
+            scoring = context(session, trajectory=self._trajectory(prompt, "group_reward"))
+            try:
+                await score_group(self._group_reward, group, context=scoring, config=self._config.rollout)
+            finally:
+                self._served.finish([session])
         return group
 
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int = 0) -> Rollout:
@@ -315,7 +323,7 @@ class RolloutWorker:
                     sampling=sampling,
                 )
                 if not evaluation:
-                    await self._teachers.teach(rollout, prompt=prompt, session=sessions[-1], trace=trace)
+                    await self._teachers.teach(rollout, prompt=prompt, session=sessions[-1], version=version, trace=trace)
                 return rollout
             finally:
                 self._served.finish(sessions)

@@ -11,10 +11,13 @@ import agentic.memagent
 from vime.algorithm.description import describe
 from vime.config import (
     AlgorithmName,
+    Baseline,
+    CorrectionMode,
     CriticPlace,
     DistillationConfig,
     Divergence,
     ModelAPI,
+    OldLogprobs,
     RunConfig,
     ServedModelConfig,
     TeacherConfig,
@@ -24,13 +27,14 @@ from vime.config import (
 )
 from vime.preflight.compose import compose_run
 from vime.preflight.rules.critic import FILTER
-from vime.preflight.rules.distillation import architectures, combinations, teachers, vocabularies
+from vime.preflight.rules.distillation import architectures, combinations, hints, teachers, unread, vocabularies
 from vime.preflight.rules.numbers import value_at
 from vime.preflight.rules.objective import essence
 from vime.preflight.rules.rollout_settings import compared
 from vime.preflight.validation import find_problems, problems_here
 
 OWN = "algorithm.distillation"
+LOSS = {f"{OWN}.term": TeacherTerm.loss, f"{OWN}.top_k": 20}
 TINY = Path(agentic.memagent.__file__).parent / "tiny" / "actor"
 
 
@@ -48,7 +52,7 @@ def config_of(settings: dict[str, Any], *, teacher: ServedModelConfig | None = N
 
 def keys(settings: dict[str, Any]) -> set[str]:
     config = config_of(settings)
-    return {problem.key for rule in (teachers, combinations) for problem in rule(config)}
+    return {problem.key for rule in (teachers, combinations, unread) for problem in rule(config)}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +68,14 @@ def keys(settings: dict[str, Any]) -> set[str]:
         {"rollout.filter": FILTER},
         {"algorithm.kl_coefficient": 0.1},
         {"algorithm.entropy_coefficient": 0.1},
+        {"algorithm.advantage": "mine.advantage"},
+        {"algorithm.overlong_max_tokens": 100},
+        {"algorithm.baseline": Baseline.leave_one_out},
+        {f"{OWN}.mixture": 0.3},
+        {**LOSS, "algorithm.loss": "mine.loss"},
+        {**LOSS, "algorithm.dual_clip": 3.0},
+        {**LOSS, "algorithm.old_logprobs": OldLogprobs.trainer},
+        {**LOSS, "algorithm.correction.mode": CorrectionMode.truncate},
         {"algorithm.critic.place": CriticPlace.model},
         {"algorithm.object": "mine.py:Mine"},
         {"algorithm.score_centering": True},
@@ -76,7 +88,7 @@ def test_each_contradiction_is_refused_by_a_key_of_it(wrong: dict[str, Any]):
 
 @pytest.mark.parametrize("divergence", Divergence)
 def test_any_divergence_over_the_teachers_likeliest_tokens_may_be_a_loss(divergence: Divergence):
-    assert not keys({f"{OWN}.term": TeacherTerm.loss, f"{OWN}.divergence": divergence, f"{OWN}.top_k": 20})
+    assert not keys({**LOSS, f"{OWN}.divergence": divergence})
 
 
 @pytest.mark.parametrize("wrong", [{f"{OWN}.top_k": 20}, {f"{OWN}.term": TeacherTerm.loss}])
@@ -87,7 +99,9 @@ def test_a_place_without_a_gradient_is_refused_with_the_reason_and_a_remedy(wron
 
 def test_rewards_beside_a_teacher_have_their_kl_and_their_groups():
     own = {f"{OWN}.reward_coefficient": 1.0, "algorithm.kl_coefficient": 0.1, "rollout.filter": FILTER}
-    assert not keys(own)
+    corrected = {"algorithm.old_logprobs": OldLogprobs.trainer, "algorithm.correction.mode": CorrectionMode.truncate}
+    assert not keys(own | LOSS | corrected | {"algorithm.dual_clip": 3.0, "algorithm.whitening": True})
+    assert not keys(corrected | {"algorithm.clip_high": 0.3}), "the teachers' advantage has a ratio, which is corrected"
     single = {"rollout.num_samples_per_prompt": 1}
     assert not compared(config_of(single)) and compared(config_of(single | own))
 
@@ -121,6 +135,22 @@ def test_with_a_hint_the_student_or_what_it_began_as_may_be_the_teacher():
     assert not teachers(config)
     (problem,) = teachers(config_of({f"{OWN}.teachers": {"actor": TeacherConfig(hint="no.such.function")}}))
     assert problem.key == f"{OWN}.teachers.actor.hint"
+
+
+def test_a_hint_that_the_teachers_template_does_not_show_is_refused(tmp_path: Path):
+    def problems(template: str, settings: dict[str, Any], **own: Any) -> list[str]:
+        shutil.copytree(TINY, tmp_path / "other", dirs_exist_ok=True)
+        (tmp_path / "other" / "chat_template.jinja").write_text(template)
+        served = ServedModelConfig(checkpoint=str(tmp_path / "other"))
+        about = {f"{OWN}.teachers": {"solver": TeacherConfig(hint=f"{__file__}:hint", **own)}, **settings}
+        return [problem.key for problem in hints(config_of(about, teacher=served))]
+
+    shows, hides = "{{ messages[0].content }}", "{{ messages[0].role }}"
+    assert not hints(config_of({f"{OWN}.teachers": {"actor": TeacherConfig(hint=f"{__file__}:hint")}}))
+    assert not problems(shows, {}) and problems(hides, {}) == [f"{OWN}.teachers.solver.hint"]
+    own = {"place": TeacherPlace.trainer, "decay": 0.5}
+    assert not problems(hides, {}, **own), "the student's own template shows it"
+    assert problems(hides, {"model.checkpoint": str(tmp_path / "other")}, **own) == [f"{OWN}.teachers.solver.hint"]
 
 
 def in_trainer(settings: dict[str, Any], **own: Any) -> RunConfig:

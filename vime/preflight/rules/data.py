@@ -6,12 +6,12 @@ from dataclasses import fields
 
 from vime.algorithm.choice import is_paired
 from vime.config import AlgorithmName, DatasetConfig, RunConfig
+from vime.data.dataset import NAME
 from vime.errors import Problem
 from vime.hooks import import_remedy, load_hook
 
 _HUB_FILE = re.compile(r"hf://datasets/[\w.-]+/[\w.-]+(@[\w.-]+)?/.+")
 CURRICULUM = "vime.data.curriculum.Curriculum"
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def datasets(config: RunConfig) -> dict[str, DatasetConfig]:
@@ -68,7 +68,7 @@ def names(config: RunConfig) -> list[Problem]:
     """Evaluation sets have different names, which are also file names."""
     problems, seen = [], set()
     for key, dataset in datasets(config).items():
-        if not _FILE_NAME.fullmatch(dataset.name):
+        if not NAME.fullmatch(dataset.name):
             remedy = "files are named after it: use only letters, digits, '_', '-' and '.'"
             problems.append(Problem(key=f"{key}.name", value=dataset.name, remedy=remedy))
         if key != "data.train":

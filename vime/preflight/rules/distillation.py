@@ -1,6 +1,9 @@
 """Teachers: what they need, what they contradict, and forms of a divergence that have no gradient."""
 
 from pathlib import Path
+from typing import Any
+
+from jinja2.exceptions import TemplateError
 
 from vime.config import (
     AlgorithmName,
@@ -20,8 +23,21 @@ from vime.model.architecture import Architecture, differences, read_architecture
 from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.rules.critic import FILTER
 from vime.preflight.rules.machine_requirements import checkpoint_problems
+from vime.preflight.rules.numbers import value_at
+from vime.trajectory.template import turn_ahead
 
 KEY = "algorithm.distillation"
+OF_REWARDS = (
+    *("advantage", "baseline", "comparison", "turn_credit", "normalization", "whitening", "overlong_max_tokens"),
+    *("kl_coefficient", "entropy_coefficient"),
+)
+"""Settings of `algorithm` that the objective of rewards alone reads."""
+OF_RATIOS = (
+    *("loss", "ratio", "surrogate", "clip_low", "clip_high", "tau_positive", "tau_negative", "max_divergence", "dual_clip"),
+    *("old_logprobs", "correction.mode", "correction.veto"),
+)
+"""Settings of `algorithm` that a policy gradient reads, on rewards or on the teachers' advantages."""
+PROBE = "The solution is 42."
 NO_GRADIENT = (
     "a divergence over tokens that were not sampled is the same whichever token is sampled, so as an advantage its expected "
     "gradient is zero, E[D · grad log p] = D · grad 1"
@@ -182,18 +198,6 @@ def combinations(config: RunConfig) -> list[Problem]:
             "it takes the place of the teacher's likeliest tokens in the trainer: use false",
         ),
         (
-            alone and algorithm.kl_coefficient > 0,
-            "algorithm.kl_coefficient",
-            algorithm.kl_coefficient,
-            f"belongs to the objective of rewards: set {KEY}.reward_coefficient, or use 0",
-        ),
-        (
-            alone and algorithm.entropy_coefficient != 0,
-            "algorithm.entropy_coefficient",
-            algorithm.entropy_coefficient,
-            f"belongs to the objective of rewards: set {KEY}.reward_coefficient, or use 0",
-        ),
-        (
             alone and rollout.filter == FILTER,
             "rollout.filter",
             rollout.filter,
@@ -201,6 +205,27 @@ def combinations(config: RunConfig) -> list[Problem]:
         ),
     )
     return [Problem(key=key, value=value, remedy=remedy) for is_wrong, key, value, remedy in wrong if is_wrong]
+
+
+def unread(config: RunConfig) -> list[Problem]:
+    """Settings that no term of the objective reads have their defaults."""
+    own, default, names = config.algorithm.distillation, RunConfig(), dict[str, str]()
+    if not own.teachers:
+        return []
+    if not own.reward_coefficient:
+        remedy = f"belongs to the objective of rewards: set {KEY}.reward_coefficient, or use the default"
+        names |= dict.fromkeys(OF_REWARDS, remedy)
+        if own.term is TeacherTerm.loss:
+            remedy = f"belongs to a policy gradient: use {KEY}.term=advantage, set {KEY}.reward_coefficient, or use the default"
+            names |= dict.fromkeys(OF_RATIOS, remedy)
+    if own.divergence is not Divergence.jensen_shannon:
+        names["distillation.mixture"] = f"is read by {KEY}.divergence=jensen_shannon: use that, or the default"
+    found = [(f"algorithm.{name}", remedy) for name, remedy in names.items()]
+    return [
+        Problem(key=key, value=_text(value_at(config, key)), remedy=f"{remedy}, {_text(value_at(default, key))}")
+        for key, remedy in found
+        if value_at(config, key) != value_at(default, key)
+    ]
 
 
 def vocabularies(config: RunConfig) -> list[Problem]:
@@ -224,6 +249,24 @@ def vocabularies(config: RunConfig) -> list[Problem]:
             f"{config.model.checkpoint}); use a teacher with the same tokenizer"
         )
         problems.append(Problem(key=key, value=path, remedy=remedy))
+    return problems
+
+
+def hints(config: RunConfig) -> list[Problem]:
+    """The chat template of a teacher with a hint shows it."""
+    problems, models = list[Problem](), config.serving.models
+    for name, teacher in config.algorithm.distillation.teachers.items():
+        is_served = teacher.place is TeacherPlace.server
+        path = (models[name].checkpoint if is_served and name in models else None) or config.model.checkpoint
+        if teacher.hint is None or (tokenizer := _tokenizer(path)) is None:
+            continue
+        try:
+            turn_ahead(tokenizer, PROBE)
+        except (TemplateError, ValueError) as error:  # or there is no template
+            reason = (str(error).splitlines() or [""])[0]
+            remedy = f"its text would not reach the teacher, with the tokenizer of {path} ({reason}): use a model whose template "
+            remedy += "has turns of the system or the user, or null"
+            problems.append(Problem(key=f"{KEY}.teachers.{name}.hint", value=teacher.hint, remedy=remedy))
     return problems
 
 
@@ -269,8 +312,13 @@ def _both(own: dict[str, int], found: dict[str, int], token: str) -> list[tuple[
 
 def _vocabulary(checkpoint: str | None) -> dict[str, int] | None:
     """Ids by token; None for a checkpoint that other rules report, because it is not there."""
+    tokenizer = _tokenizer(checkpoint)
+    return None if tokenizer is None else tokenizer.get_vocab()
+
+
+def _tokenizer(checkpoint: str | None) -> Any:
     try:
-        return load_tokenizer(str(checkpoint)).get_vocab()
+        return load_tokenizer(str(checkpoint))
     except (OSError, ValueError):
         return None
 

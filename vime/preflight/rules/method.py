@@ -7,10 +7,12 @@ from vime.agent.entry import entry_problems
 from vime.algorithm.choice import is_paired
 from vime.config import TRY, AlgorithmName, Mode, RunConfig, TrialEngine
 from vime.errors import Problem
+from vime.grading.judge import JudgeConfig
 from vime.hooks import HOOKS, check_hook
 from vime.preflight.rules.numbers import value_at
 from vime.preflight.search_path import installed_methods
 
+JUDGED = {"method.group_reward": "vime.grading.judge.ranking", "method.reward": "vime.grading.judge.rubric"}
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -42,6 +44,19 @@ def hooks_fit(config: RunConfig) -> list[Problem]:
     paths = {key: value_at(config, key) for key in HOOKS}
     checks = {"method.generate": entry_problems}
     return [problem for key, path in paths.items() if path for problem in checks.get(key, partial(check_hook, key))(path)]
+
+
+def judged(config: RunConfig) -> list[Problem]:
+    """A built-in reward of a judge has one, whose calls fit into the time of a reward."""
+    judge, problems = JudgeConfig(), list[Problem]()
+    for key, path in JUDGED.items():
+        if value_at(config, key) != path:
+            continue
+        if judge.model not in config.serving.models:
+            remedy = f"it asks serving.models.{judge.model}: add +serving.models.{judge.model}.checkpoint=FOLDER"
+            problems.append(Problem(key=key, value=path, remedy=remedy))
+        problems += judge.problems(config, key=key)
+    return problems
 
 
 def run_name(config: RunConfig) -> list[Problem]:
