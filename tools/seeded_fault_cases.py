@@ -622,8 +622,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         file="agentic/benchmarks/written_functions.py",
-        old="bool(lines) and lines[-1] == mark",
-        new="bool(lines)",
+        old="mark in result.stdout.splitlines()",
+        new="bool(result.stdout)",
         tests=("tests/agentic/benchmarks/test_written_functions.py",),
     ),
     Fault(

@@ -60,7 +60,7 @@ class Bfcl(Benchmark):
         known = (*CATEGORIES, *LIVE)
         if wrong := [name for name in self.categories if name not in known]:
             remedy = f"there is no such category here: use {', '.join(known)}"
-            raise ConfigError([Problem(key="method.settings.categories", value=wrong, remedy=remedy)])
+            raise ConfigError([Problem(key="settings.categories", value=wrong, remedy=remedy)])
         if calls not in ("text", "tools"):
             raise ConfigError([Problem(key="method.settings.calls", value=calls, remedy="use text or tools")])
 

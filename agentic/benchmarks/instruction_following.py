@@ -42,6 +42,8 @@ class IfEval(PublishedBenchmark):
     async def score(self, reply: Reply, item: Item, context: Context) -> Outcome:
         """Checks all instructions."""
         said = after_thinking(reply.text, thinks=context.config.model.thinks)
+        if said != reply.text:
+            said = said.lstrip()  # the blank lines behind a thinking are no paragraph of the reply
         strict, loose = followed([said], item), followed(loosened(said), item)
         shares = {"instructions": sum(strict) / len(strict), "instructions_loose": sum(loose) / len(loose)}
         return outcome(float(all(strict)), float(all(loose)), **shares)

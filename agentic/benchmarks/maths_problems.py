@@ -2,7 +2,8 @@ r"""Problems of mathematics with a short answer: GSM8K, MATH-500, AIME 2024 and 
 
 Chat models are asked to reason and to put the answer into `\boxed{}`, as the authors of Qwen2.5-Math (arXiv 2409.12122) and
 DeepSeek-R1 (arXiv 2501.12948) evaluate. `strict` takes the answer from the box, `lenient` also a reply without one, from its
-last line or, in GSM8K, its last number.
+last line or, in GSM8K, its last number. As in the programs of MATH's and Qwen2.5-Math's authors, neither percent signs nor words
+behind a number make an answer wrong.
 """
 
 import re
@@ -10,7 +11,7 @@ import re
 from agentic.benchmarks.published import Item, PublishedBenchmark, Source, outcome, text_of
 from vime.environments.environment import Outcome, Reply
 from vime.grading.answer import has_box
-from vime.grading.grade import grade
+from vime.grading.grade import Grade, grade
 from vime.rollout.context import Context
 from vime.thinking import after_thinking
 from vime.types import Message
@@ -19,6 +20,11 @@ INSTRUCTION = r"Please reason step by step, and put your final answer within \bo
 ANSWER_TAGS = re.compile(r"When ready, output the final answer enclosed in <answer> and </answer> tags\..*", re.DOTALL)
 """Text that AgentFlow's files have behind a problem."""
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+PERCENT = re.compile(r"\\?%")
+WORDS_BEHIND = re.compile(
+    r"(?<=.)(?:~|\s|\\[ ,;:!])*\\(?:text|mbox|textrm|mathrm)\s*\{(?!\s*(?:hundred|thousand|[mbtr]+illion|dozen))[^{}]*\}$"
+)
+ONLY_TEXT = re.compile(r"\\(?:text|mbox|textrm|mathrm)\s*\{([^{}]*)\}")
 
 
 class MathsProblems(PublishedBenchmark):
@@ -43,7 +49,16 @@ class MathsProblems(PublishedBenchmark):
         boxed = has_box(reply.text, thinks=thinks)
         said = reply.text if boxed else self.unboxed(after_thinking(reply.text, thinks=thinks))
         found = await grade("maths", said, [gold], thinks=thinks and boxed)
+        if not found.score and (bare := self._bare(found)) not in ("", found.prediction):
+            found = await grade("maths", bare, [gold])
         return outcome(found.score * boxed, found.score, boxed=float(boxed))
+
+    def _bare(self, found: Grade) -> str:
+        """A wrong answer without percent signs and, if it could not be read, without the words behind it or its frame of text."""
+        bare = PERCENT.sub("", found.prediction)
+        if found.decided_by == "nobody":
+            bare = ONLY_TEXT.sub(r"\1", bare) if ONLY_TEXT.fullmatch(bare) else WORDS_BEHIND.sub("", bare)
+        return bare
 
     def unboxed(self, said: str) -> str:
         """The part of a reply without a box that is graded, for the lenient score."""

@@ -19,7 +19,14 @@ from vime.types import Message
 
 SHOWN = "shown"
 """Field of an item with the solved tasks that its prompt shows first."""
-BLOCK = re.compile(r"```(?:[pP]ython[0-9]*|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+BLOCK = re.compile(
+    r"^(?P<before>(?:[^`\n]|`[^`\n]+`)*)(?P<fence>`{3,})[ \t]*(?P<language>[^`\n]*)\n(?P<code>.*?)(?:(?P=fence)`*[ \t]*$|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+"""A code block in whatever language, up to its closing fence or, without one, to the end."""
+PYTHON = re.compile(r"\W*py(thon)?[\d.]*(\W.*)?", re.IGNORECASE)
+DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|^(\w+)[ \t]*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
+CALLED = re.compile(r"(\w+)\s*\(")
 
 
 class WrittenFunctions(PublishedBenchmark):
@@ -40,13 +47,24 @@ class WrittenFunctions(PublishedBenchmark):
         """The code with the item's tests behind it."""
         raise NotImplementedError
 
+    def names(self, item: Item) -> set[str]:
+        """Names; a right program defines at least one of them."""
+        raise NotImplementedError
+
     def code(self, reply: str, item: Item) -> str:
-        """The code of a reply: a completion up to its stop text, or the last code block, without one all of it."""
+        """The code of a reply: a completion up to its stop text, or one code block, without any all of the reply.
+
+        It is the last block that defines one of the item's `names`, else the last one in Python, else the last one without a
+        language; blocks in other languages do not count.
+        """
         if self.completion:
             ends = [place for text in self.stop if (place := reply.find(text)) >= 0]
             return reply[: min(ends, default=len(reply))]
-        blocks = BLOCK.findall(reply)
-        return blocks[-1] if blocks else reply
+        names, ranked = self.names(item), list[tuple[bool, bool, int, str]]()
+        for place, (code, is_python) in enumerate(blocks_in(reply)):
+            defines = any(names & set(found) for found in DEFINED.findall(code))
+            ranked.append((defines, defines or is_python, place, code))
+        return max(ranked)[-1] if ranked else reply
 
     async def score(self, reply: Reply, item: Item, context: Context) -> Outcome:
         """1 if the tests pass within the limits of `sandbox`; waiting for a place is not on the model's time.
@@ -56,13 +74,22 @@ class WrittenFunctions(PublishedBenchmark):
         said = reply.text if self.completion else after_thinking(reply.text, thinks=context.config.model.thinks)
         sandbox = Sandbox(context.config.sandbox)
         mark = secrets.token_hex(16)  # which code that ends the program before its tests does not know
-        program = f"{self.program(self.code(said, item), item)}\nprint({mark!r})\n"
+        program = f"{self.program(self.code(said, item), item)}\nprint('\\n{mark}')\n"
         with context.clock.stopped():
             result = await run_sandbox(context, "tests", sandbox.run, program)
-        lines = result.stdout.strip().splitlines()
-        passed = result.reason == "finished" and result.exit_code == 0 and bool(lines) and lines[-1] == mark
-        timed_out = result.reason == "time_limit"
-        return outcome(float(passed), ended_by_limit=float(timed_out), has_code_block=float(bool(BLOCK.search(reply.text))))
+        passed = result.reason == "finished" and result.exit_code == 0 and mark in result.stdout.splitlines()
+        timed_out, has_block = result.reason == "time_limit", bool(blocks_in(reply.text))
+        return outcome(float(passed), ended_by_limit=float(timed_out), has_code_block=float(has_block))
+
+
+def blocks_in(reply: str) -> list[tuple[str, bool]]:
+    """The code blocks in Python or without a language, each with True if it says that it is Python."""
+    found = list[tuple[str, bool]]()
+    for block in BLOCK.finditer(reply):
+        language, indent = block["language"].strip(), len(block["before"]) - len(block["before"].lstrip())
+        if not language or PYTHON.fullmatch(language):
+            found.append((re.sub(rf"^[ \t]{{0,{indent}}}", "", block["code"], flags=re.MULTILINE), bool(language)))
+    return found
 
 
 class HumanEval(WrittenFunctions):
@@ -83,6 +110,10 @@ class HumanEval(WrittenFunctions):
         if self.completion:
             return prompt
         return [{"role": "user", "content": f"{self.instruction}\n\n```python\n{prompt.rstrip()}\n```"}]
+
+    def names(self, item: Item) -> set[str]:
+        """The function's name."""
+        return {item["entry_point"]}
 
     def program(self, code: str, item: Item) -> str:
         """The function and `check`. A reply without the function's head counts as its continuation."""
@@ -141,6 +172,10 @@ class Mbpp(WrittenFunctions):
             return [{"role": "user", "content": wanted}]
         solved = "".join(f"{self._task(each)}[BEGIN]\n{_code(each)}\n[DONE]\n" for each in item[SHOWN])
         return f"{solved}{self._task(item)}[BEGIN]\n"
+
+    def names(self, item: Item) -> set[str]:
+        """All that the assertions call."""
+        return {name for test in item["test_list"] for name in CALLED.findall(test)}
 
     def program(self, code: str, item: Item) -> str:
         """The code with the assertions behind it."""

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -51,10 +52,10 @@ class Checked:
         return f"{self.name}: {'right' if self.is_right else 'WRONG'}: solution {self.solution}, untouched {self.untouched}{said}"
 
 
-async def check(folder: Path, *, name: str, config: WorkspaceConfig) -> Checked:
-    """Checks one task."""
+async def check(folder: Path, *, name: str, config: WorkspaceConfig, host_variables: Sequence[str] = ()) -> Checked:
+    """Checks one task, which may read some of this machine's variables."""
     try:
-        task = await asyncio.to_thread(HarborTask.read, folder)
+        task = await asyncio.to_thread(partial(HarborTask.read, host_variables=host_variables), folder)
         ready = await asyncio.to_thread(partial(make_ready, cache_folder=config.cache_folder), task)
     except RefusedError as error:
         return Checked(name=name, refused=list(map(str, error.refusals)))
@@ -91,13 +92,17 @@ def main(arguments: list[str] | None = None) -> int:
         "folders", nargs="+", type=Path, metavar="FOLDER", help=f"a folder; every one below it with {CONFIG} is a task"
     )
     parser.add_argument("--only", default="", metavar="WORD", help="tasks with this in their paths")
+    parser.add_argument(
+        "--host-variables", nargs="+", default=[], metavar="NAME", help="variables of this machine that tasks may read"
+    )
     parser.add_argument("--json", type=Path, help="write all tasks here")
     given = parser.parse_args(arguments)
     paths = [(folder, path) for folder in given.folders for path in folders_of(folder) if given.only in str(path)]
     found = list[Checked]()
     for folder, path in track(paths, "tasks", console=Console(stderr=True), transient=True):
         name = str(path.relative_to(folder)) if path != folder else path.name
-        found.append(asyncio.run(check(path, name=name, config=WorkspaceConfig())))
+        checked = check(path, name=name, config=WorkspaceConfig(), host_variables=given.host_variables)
+        found.append(asyncio.run(checked))
         sys.stdout.write(f"{found[-1]}\n")
     refused, right = sum(bool(task.refused) for task in found), sum(task.is_right for task in found)
     sys.stdout.write(f"{len(found)} tasks: {refused} refused, {right - refused} right, {len(found) - right} wrong\n")

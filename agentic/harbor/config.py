@@ -29,6 +29,8 @@ class HarborConfig(MethodConfig):
     """Folder with the tasks to train on; every folder below it that has a task.toml is one."""
     skip_refused: bool = False
     """True if tasks that a workspace cannot carry out are left out; otherwise each of them is an error."""
+    host_variables: list[str] = field(default_factory=list)
+    """Names of this machine's variables that tasks may read as ${NAME}; agents see their values, and so do rollouts."""
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the model of the coding agent's laptop task."""
     limits: CodingLimits = field(default_factory=CodingLimits)
@@ -59,7 +61,8 @@ class HarborConfig(MethodConfig):
         is_plan = config.mode is Mode.plan
         if is_plan and not Path(folder).expanduser().is_dir():
             return
-        tasks, refused = read_tasks(folder, installs=not is_plan, cache_folder=config.workspace.cache_folder)
+        cache, readable = config.workspace.cache_folder, self.host_variables
+        tasks, refused = read_tasks(folder, installs=not is_plan, cache_folder=cache, host_variables=readable)
         if is_plan and self.skip_refused:
             say_left_out(folder, tasks, refused)  # otherwise the rows do, when they are read
         yield from folder_problems(key, folder, tasks, refused, skip_refused=self.skip_refused)

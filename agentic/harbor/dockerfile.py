@@ -6,7 +6,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -47,11 +47,23 @@ _MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copied:
-    """A file or folder of the build's context and its place. Example: `Copied(source=Path("…/app"), target="/app")`."""
+    """A file or folder of the build's context and its place. Example: `Copied(source=Path("…/app"), target="/app", line=3)`."""
 
     source: Path
     target: str
     """A folder's content lies here."""
+    line: int
+
+    def entries(self) -> Iterable[tuple[Path, str]]:
+        """The file or folder and all that is in it, folders first, with their places; links in it stay links."""
+        yield self.source, self.target
+        for found, folders, files in os.walk(self.source):
+            for path in (Path(found, name) for name in (*folders, *files)):
+                yield path, f"{self.target}/{path.relative_to(self.source).as_posix()}"
+
+    def is_folder(self, path: Path) -> bool:
+        """True if an entry's path is a folder, and no link in the source that stays one."""
+        return path.is_dir() and (path == self.source or not path.is_symlink())
 
 
 @dataclass(kw_only=True, slots=True)
@@ -107,6 +119,8 @@ def place_of(path: str) -> str:
     Raises CannotBeDoneError if there can be none.
     """
     path = normpath(path)
+    if not path.startswith("/"):
+        raise CannotBeDoneError(f"{path} does not begin with /")
     names = [name for name in path.split("/") if name]
     if any(path == folder or _is_below(path, folder) for folder in _TEMPORARY):
         return ""
@@ -126,8 +140,8 @@ class _Reader:
     def __init__(self, context: Path) -> None:
         self.image, self.refusals, self.bases = Image(), list[Refusal](), 0
         self._context, self._shown, self._arguments = context, context.name, dict[str, str]()
-        self._folders = {"/"}
-        """Folders that are known to exist at this line."""
+        self._folders, self._files = {"/"}, set[str]()
+        """Folders that are known to exist at this line, and places of files and links."""
 
     def refuse(self, number: int, text: str, reason: str) -> None:
         self.refusals.append(Refusal(file=FILE, line=number, text=text, reason=reason))
@@ -227,13 +241,24 @@ class _Reader:
         found = [path for source in sources for path in self._found(source, adds=line[:3].upper() == "ADD")]
         into = target.endswith("/") or len(found) > 1 or folder in self._folders
         for path in found:
-            self.image.copies.append(
-                Copied(source=path, target=folder if path.is_dir() or not into else normpath(f"{folder}/{path.name}"))
-            )
-        if into or any(path.is_dir() for path in found):
-            self._folders.add(folder)
+            place = folder if path.is_dir() or not into else normpath(f"{folder}/{path.name}")
+            self._lay_out(Copied(source=path, target=place, line=number))
         if mode:
             self.image.commands += [["chmod", "-R", mode, copied.target] for copied in self.image.copies[-len(found) :]]
+
+    def _lay_out(self, copied: Copied) -> None:
+        """Adds a copy. Raises CannotBeDoneError if it would write through a link, or if files and folders replace each other."""
+        entries = list(copied.entries())
+        folders = {place for path, place in entries if copied.is_folder(path)}
+        files = {place for _, place in entries} - folders
+        folders |= {str(place) for place in PurePosixPath(copied.target).parents}
+        if through := folders & self._files:
+            raise CannotBeDoneError(f"{min(through)} is no folder, but a file or link that an earlier line has put there")
+        if replaced := files & self._folders:
+            raise CannotBeDoneError(f"{min(replaced)} is a folder of an earlier line")
+        self._folders |= folders
+        self._files |= files
+        self.image.copies.append(copied)
 
     def _found(self, source: str, *, adds: bool) -> list[Path]:
         """The files and folders of the context that a word of COPY names."""
@@ -243,11 +268,15 @@ class _Reader:
         if relative.split("/")[0] == "..":
             raise CannotBeDoneError(f"{source} lies outside of {self._shown}/")
         paths = sorted(self._context.glob(relative)) if re.search(r"[*?\[]", relative) else [self._context / relative]
+        context = Path(os.path.realpath(self._context))
+        hidden = [context / name for name in ("tests", "solution") if (context / "task.toml").exists()]
         for path in paths:
-            if not path.resolve().is_relative_to(self._context.resolve()) or not path.exists():
+            real = Path(os.path.realpath(path))
+            if not real.is_relative_to(context):
+                raise CannotBeDoneError(f"{self._shown}/{relative} leads outside of {self._shown}/")
+            if not path.exists():
                 raise CannotBeDoneError(f"{self._shown}/{relative} does not exist")
-            hidden = [self._context / name for name in ("tests", "solution") if (self._context / "task.toml").exists()]
-            if any(path in (folder, *folder.parents) or folder in path.parents for folder in hidden):
+            if any(real in (folder, *folder.parents) or folder in real.parents for folder in hidden):
                 raise CannotBeDoneError("the agent would see the tests or the solution")
             if adds and path.is_file() and re.search(r"\.(tar|tgz|tar\.\w+|tbz2?|txz)$", path.name):
                 raise CannotBeDoneError("an archive that ADD unpacks is not supported")

@@ -37,7 +37,8 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     """
     method, config = HarborConfig.of(context.config), context.config.workspace
     with context.clock.stopped():
-        ready = await asyncio.to_thread(_ready, Path(str(sample.metadata[TASK])), config.cache_folder)
+        folder, readable = Path(str(sample.metadata[TASK])), tuple(method.host_variables)
+        ready = await asyncio.to_thread(_ready, folder, config.cache_folder, readable)
     task = ready.task
     limits = replace(method.limits, seconds=min(method.limits.seconds, task.agent_limit))
     wording = WORDINGS[method.prompt_style]
@@ -80,6 +81,6 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 
 @lru_cache(maxsize=256)
-def _ready(folder: Path, cache_folder: str | None) -> Ready:
+def _ready(folder: Path, cache_folder: str | None, host_variables: tuple[str, ...]) -> Ready:
     """A task of this process's rollouts, read once."""
-    return make_ready(HarborTask.read(folder), cache_folder=cache_folder)
+    return make_ready(HarborTask.read(folder, host_variables=host_variables), cache_folder=cache_folder)

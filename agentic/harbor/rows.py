@@ -1,6 +1,7 @@
 """The tasks of a folder as rows, and as problems of a configuration where they are refused."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,19 @@ NUM_REASONS = 3
 
 
 def rows(
-    num_items: int, seed: int, *, folder: str, skip_refused: bool = False, cache_folder: str | None = None
+    num_items: int,
+    seed: int,
+    *,
+    folder: str,
+    skip_refused: bool = False,
+    cache_folder: str | None = None,
+    host_variables: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Rows of all tasks in a folder, for `data.*.generator`; the tasks' packages are installed.
 
     Raises ConfigError for a folder without tasks, and for tasks that are refused unless `skip_refused` leaves them out.
     """
-    tasks, refused = read_tasks(folder, installs=True, cache_folder=cache_folder)
+    tasks, refused = read_tasks(folder, installs=True, cache_folder=cache_folder, host_variables=host_variables)
     if found := folder_problems("folder", folder, tasks, refused, skip_refused=skip_refused):
         raise ConfigError(found)
     say_left_out(folder, tasks, refused)
@@ -40,12 +47,14 @@ def folders_of(folder: str | Path) -> list[Path]:
     return sorted(path.parent for path in Path(folder).expanduser().rglob(CONFIG))
 
 
-def read_tasks(folder: str | Path, *, installs: bool, cache_folder: str | None) -> tuple[list[HarborTask], list[RefusedError]]:
+def read_tasks(
+    folder: str | Path, *, installs: bool, cache_folder: str | None, host_variables: Sequence[str] = ()
+) -> tuple[list[HarborTask], list[RefusedError]]:
     """The tasks of a folder that can be carried out, and those that are refused; with `installs` for their packages as well."""
     tasks, refused = list[HarborTask](), list[RefusedError]()
     for path in folders_of(folder):
         try:
-            task = HarborTask.read(path)
+            task = HarborTask.read(path, host_variables=host_variables)
             for wanted, file in ((task.image.python, FILE), (task.tests.python, SCRIPT)) if installs else ():
                 installed(task, wanted, file=file, cache_folder=cache_folder)
             tasks.append(task)

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
@@ -92,21 +92,18 @@ class HarborTask:
         return math.inf if self.agent_seconds is None else self.agent_seconds
 
     @classmethod
-    def read(cls, folder: Path) -> "HarborTask":
-        """Reads a task's folder. Raises RefusedError with everything in it that cannot be done."""
+    def read(cls, folder: Path, *, host_variables: Sequence[str] = ()) -> "HarborTask":
+        """Reads a task's folder; `host_variables` are the names of this machine's variables that it may read.
+
+        Raises RefusedError with everything in it that cannot be done.
+        """
         refused = [
             Refusal(file=name, reason="does not exist")
             for name in (CONFIG, "instruction.md", "environment/Dockerfile", SCRIPT)
             if not (folder / name).is_file()
         ]
         context, problems = context_of(folder)
-        refused += problems
-        refused += [
-            Refusal(file=path.relative_to(folder).as_posix(), reason="leads outside of the task's folder")
-            for part in ("tests", "solution")
-            for path in sorted((folder / part).rglob("*"))
-            if not path.resolve().is_relative_to(folder.resolve())
-        ]
+        refused += [*problems, *_links_outside(folder, context)]
         if (folder / "trajectory.json").exists():
             refused.append(Refusal(file="trajectory.json", reason="the agent continues no earlier conversation"))
         config, problems = _read_config(folder)
@@ -119,7 +116,8 @@ class HarborTask:
         if (folder / SCRIPT).is_file():
             tests, problems = read_script(_text(folder / SCRIPT), folder / "tests")
             refused += problems
-        variables = {part: _variables(config, part, refused) for part in ("environment", "verifier", "solution")}
+        parts = ("environment", "verifier", "solution")
+        variables = {part: _variables(config, part, host_variables, refused) for part in parts}
         workdir = normpath(str(_value(config, "environment.workdir") or image.workdir))
         try:
             image.places.add(place_of(workdir) or workdir)
@@ -255,17 +253,31 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def _variables(config: Mapping[str, Any], part: str, refused: list[Refusal]) -> dict[str, str]:
+def _links_outside(folder: Path, context: Path) -> Iterable[Refusal]:
+    """Links that lead outside of the task's folder, or out of the folder from which the Dockerfile copies."""
+    whole = Path(os.path.realpath(folder))
+    copied = whole / context.relative_to(folder)
+    for path in sorted(whole.rglob("*")):
+        bound = copied if path.is_relative_to(copied) else whole
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(bound):
+            outside = "the task's folder" if bound == whole else f"{copied.name}/"
+            yield Refusal(file=path.relative_to(whole).as_posix(), reason=f"leads outside of {outside}")
+
+
+def _variables(config: Mapping[str, Any], part: str, readable: Sequence[str], refused: list[Refusal]) -> dict[str, str]:
     """The variables `PART.env`, with those of this machine in place of `${NAME}` and `${NAME:-default}`."""
     found = dict[str, str]()
     for name, value in (_value(config, f"{part}.env") or {}).items():
-        template = _TEMPLATE.fullmatch(str(value))
+        template, reason = _TEMPLATE.fullmatch(str(value)), ""
         resolved = os.environ.get(template[1], template[2]) if template else str(value)
-        if resolved is None:
+        if template and template[1] not in readable:
+            reason = f"{template[1]} of this machine would be in rollouts: allow it with method.host_variables=[{template[1]}]"
+        elif resolved is None:
             reason = "this machine has no such variable"
+        if reason:
             refused.append(Refusal(file=CONFIG, text=f"{part}.env.{name} = {value!r}", reason=reason))
         else:
-            found[name] = resolved
+            found[name] = str(resolved)
     return found
 
 

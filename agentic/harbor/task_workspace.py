@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentic.harbor.dockerfile import FILE
+from agentic.harbor.dockerfile import FILE, Copied
 from agentic.harbor.packages import installed, installers
-from agentic.harbor.task import SCRIPT, HarborTask
+from agentic.harbor.shell_commands import Refusal
+from agentic.harbor.task import SCRIPT, HarborTask, RefusedError
 from vime.agent.bubblewrap import PACKAGES
 from vime.agent.workspace import CommandResult, Prepared, Workspace, prepare
 from vime.agent.workspace.view import environment_of
@@ -122,16 +124,11 @@ class Ready:
 def make_ready(task: HarborTask, *, cache_folder: str | None) -> Ready:
     """Installs a task's packages and lays out its files, or finds both in the cache; it blocks.
 
-    Raises RefusedError for packages that cannot be installed.
+    Raises RefusedError for packages that cannot be installed, and for a file that would lie outside of the task's tree.
     """
     with tempfile.TemporaryDirectory() as folder:
         for copied in task.image.copies:
-            target = Path(folder, copied.target.lstrip("/"))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if copied.source.is_dir():
-                shutil.copytree(copied.source, target, symlinks=True, dirs_exist_ok=True)
-            else:
-                shutil.copy2(copied.source, target)
+            _copy(task, copied, Path(folder).resolve())
         return Ready(
             task=task,
             image_packages=installed(task, task.image.python, file=FILE, cache_folder=cache_folder),
@@ -139,6 +136,27 @@ def make_ready(task: HarborTask, *, cache_folder: str | None) -> Ready:
             tools=installers(cache_folder=cache_folder),
             tree=prepare(Path(folder), cache_folder=cache_folder, keep_git=any(Path(folder).rglob(".git"))),
         )
+
+
+def _copy(task: HarborTask, copied: Copied, folder: Path) -> None:
+    """Copies a file or folder to its place in `folder`; files replace files and links.
+
+    Raises RefusedError for a place that a link puts outside of `folder`: the files may have changed since the plan read them.
+    """
+    for path, place in copied.entries():
+        target, is_folder = folder / place.lstrip("/"), copied.is_folder(path)
+        if not (target if is_folder else target.parent).resolve().is_relative_to(folder):
+            reason = f"{place} would lie outside of the task's tree, behind a link"
+            raise RefusedError(task.folder, [Refusal(file=FILE, line=copied.line, reason=reason)])
+        (target if is_folder else target.parent).mkdir(parents=True, exist_ok=True)
+        if is_folder:
+            continue
+        target.unlink(missing_ok=True)
+        if path.is_symlink() and path != copied.source:
+            target.symlink_to(os.readlink(path))
+        else:
+            shutil.copyfile(path, target)
+            shutil.copymode(path, target)
 
 
 OpensWorkspace = Callable[..., AbstractAsyncContextManager[Workspace]]

@@ -10,8 +10,10 @@ from agentic.benchmarks.function_calling import CATEGORIES, NO_ANSWERS, Bfcl, as
 from agentic.benchmarks.function_calls import calls_in, matches
 from agentic.benchmarks.published import Source
 from tests.agentic.benchmarks.asking import folder_with, rewards, rows_of, written
+from vime.data.dataset import load_rows
 from vime.environments.environment import Reply
 from vime.errors import ConfigError
+from vime.preflight.compose import compose_run
 
 AREA = {
     "name": "shapes.area",
@@ -90,6 +92,17 @@ def test_the_published_layout_is_read_and_scored(version: str, tmp_path: Path):
     assert '"name": "shapes.area"' in found[0]["prompt"][0]["content"]
     assert rewards(benchmark, found, lambda row: "[shapes.area(base=10, height=5)]") == [1.0, 0.0]
     assert rewards(benchmark, found, lambda row: "None of them fits.") == [0.0, 1.0]
+
+
+def test_each_category_is_a_data_set_of_its_own(tmp_path: Path):
+    files(tmp_path)
+    words = ["+benchmark=bfcl", "mode=plan", f"method.settings.folder={tmp_path}", "method.settings.calls=tools"]
+    found = compose_run(words).config.data.evaluation
+    assert [dataset.name for dataset in found] == [f"bfcl_{category}" for category in CATEGORIES]
+    assert sum(dataset.num_items or 0 for dataset in found) == 1240
+    for dataset in (found[0], found[-1]):
+        (row,) = load_rows(dataset)
+        assert dataset.name == f"bfcl_{row['item']['category']}" and len(row["prompt"]) == 1
 
 
 def test_a_model_with_tools_gets_the_functions_as_tools(tmp_path: Path):

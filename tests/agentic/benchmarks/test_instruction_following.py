@@ -1,14 +1,16 @@
 """IFEval: each kind of instruction followed and not, the strict and the loose score, and the published file."""
 
 import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from agentic.benchmarks.instruction_following import IfEval, followed, loosened
 from agentic.benchmarks.instruction_kinds import KINDS, sentences_in
-from tests.agentic.benchmarks.asking import folder_with, rows_of, scores, written
+from tests.agentic.benchmarks.asking import folder_with, rewards, rows_of, scores, written
 from vime.errors import ConfigError
 
 IS_THERE = importlib.util.find_spec("langdetect") is not None
@@ -91,6 +93,15 @@ def test_a_reply_is_scored_strictly_and_loosely(tmp_path: Path):
     benchmark = IfEval(folder=written(tmp_path, "ifeval.jsonl", [ITEM, padded]))
     for outcome in scores(benchmark, rows_of(benchmark), lambda row: "Sure, yes:\none two three"):
         assert dict(outcome.metrics) == {"strict": 0.0, "lenient": 1.0, "instructions": 0.5, "instructions_loose": 1.0}
+
+
+def test_blank_lines_behind_the_thinking_are_no_paragraph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "langdetect", ModuleType("langdetect"))
+    wanted = {"num_paragraphs": 2, "nth_paragraph": 1, "first_word": "first"}
+    item = ITEM | {"instruction_id_list": ["length_constraints:nth_paragraph_first_word"], "kwargs": [wanted]}
+    benchmark = IfEval(folder=written(tmp_path, "ifeval.jsonl", [item]))
+    said = ("<think>\nTwo.\n</think>\n\nFirst.\n\nThen.", "First.\n\nThen.", "\n\nFirst.\n\nThen.")
+    assert [rewards(benchmark, rows_of(benchmark), lambda row, text=text: text) for text in said] == [[1.0], [1.0], [0.0]]
 
 
 @there

@@ -51,6 +51,37 @@ def test_an_answer_without_a_box_counts_for_the_lenient_score_only(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("gold", "said", "score"),
+    [
+        ("50", r"50\%", 1.0),
+        ("50", "50%", 1.0),
+        ("50", r"50\%\text{ of the total}", 1.0),
+        ("50", r"5\%", 0.0),
+        (r"\frac{1}{2}", r"50\%", 1.0),
+        (r"28\%", "28", 1.0),
+        (r"28\%", r"28\%", 1.0),
+        ("12", r"12 \text{ bags of apples}", 1.0),
+        ("12", r"12\ \text{more apples}", 1.0),
+        ("12", r"\$12~\text{each}", 1.0),
+        ("12", r"\text{12 eggs}", 1.0),
+        ("12", r"\text{12 eggs and 5 apples}", 0.0),
+        ("12", r"1 \text{ hour } 12 \text{ minutes}", 0.0),
+        ("12", r"12\text{ million}", 0.0),
+        ("12", r"12 \text{ dozen}", 0.0),
+        ("12", r"13 \text{ bags of apples}", 0.0),
+        (r"12\text{ cm}", r"12\text{ m}", 0.0),
+        ("073", "73", 1.0),
+        ("73", "073", 1.0),
+        (r"\text{Evelyn}", r"Evelyn", 1.0),
+        (r"\text{Evelyn}", r"\text{Evelyn and Bob}", 0.0),
+    ],
+)
+def test_percent_signs_and_words_behind_a_number_do_not_count(gold: str, said: str, score: float, tmp_path: Path):
+    benchmark = Math500(folder=written(tmp_path, "math500.jsonl", [MATH | {"answer": gold}]))
+    assert rewards(benchmark, rows_of(benchmark), lambda row: rf"So \boxed{{{said}}}.") == [score]
+
+
+@pytest.mark.parametrize(
     ("kind", "num_items"),
     [(Gsm8k, 1319), (Math500, 500), (Aime24, 30), (Aime25, 30)],
     ids=["gsm8k", "math500", "aime24", "aime25"],

@@ -36,6 +36,10 @@ EDITED = {
 }
 
 
+RIGHT, WRONG = "def double(values):\n    return [2 * v for v in values]", "def double(values):\n    return values"
+USAGE = "```python\nprint(double([1, 2]))\n```"
+
+
 def block(code: str) -> str:
     return f"Here it is:\n```python\n{code}\n```\nIt works."
 
@@ -58,6 +62,41 @@ def block(code: str) -> str:
 def test_the_whole_function_or_its_body_is_judged_by_the_tests(said: str, score: float, tmp_path: Path):
     benchmark = HumanEval(folder=written(tmp_path, "HumanEval.jsonl", [DOUBLE]))
     assert rewards(benchmark, rows_of(benchmark), lambda row: said) == [score]
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [
+        (f"{block(RIGHT)}\nIt is used so:\n{USAGE}", 1.0),
+        (f"{USAGE}\n{block(RIGHT)}", 1.0),
+        (f"{block(WRONG)}\nBetter:\n{block(RIGHT)}\n{USAGE}", 1.0),
+        (f"{block(RIGHT)}\nBetter:\n```\n{WRONG}\n```", 0.0),
+        (f"```text\ndouble([1, 2])\n```\n{block(RIGHT)}\n```text\n[2, 4]\n```\nThat is all.", 1.0),
+        (f"```bash\npython double.py\n```\nThen:\n{block(RIGHT)}\n```json\n{{}}\n```\nDone.\n", 1.0),
+        (f"{block('    return [2 * v for v in values]')}\nOutput:\n```\n[2, 4]\n```\n", 1.0),
+        (f"```\n{RIGHT}\n```", 1.0),
+        (f"```Python3\n{RIGHT}\n```", 1.0),
+        (f"```{{.python}}\n{RIGHT}", 1.0),
+        (f"````python\n{RIGHT}  # ```\n````\n```pycon\n>>> double([1])\n```", 1.0),
+        (f"As `double`: ```python\n{RIGHT}```", 1.0),
+        ("1. So:\n\n   ```python\n   def double(values):\n       return [2 * v for v in values]\n   ```\n", 1.0),
+        (block("double = lambda values: [2 * v for v in values]"), 1.0),
+        (f"```javascript\n{RIGHT}\n```", 0.0),
+        (f"```text\n{RIGHT}\n```\n{USAGE}", 0.0),
+    ],
+)
+def test_the_block_that_defines_the_function_is_judged(said: str, score: float, tmp_path: Path):
+    benchmark = HumanEval(folder=written(tmp_path, "HumanEval.jsonl", [DOUBLE]))
+    assert rewards(benchmark, rows_of(benchmark), lambda row: said) == [score]
+
+
+@needs_sandbox
+@pytest.mark.parametrize("end", ["", "\n", " ", "\n\n"])
+def test_what_a_function_prints_does_not_change_its_score(end: str, tmp_path: Path):
+    benchmark = HumanEval(folder=written(tmp_path, "HumanEval.jsonl", [DOUBLE]))
+    loud = f"import atexit\natexit.register(print, 'bye')\n{RIGHT.replace('return', f'print(values, end={end!r}); return')}"
+    assert rewards(benchmark, rows_of(benchmark), lambda row: block(loud)) == [1.0]
 
 
 @needs_sandbox
@@ -85,6 +124,8 @@ def test_mbpp_is_read_in_both_of_its_files(tmp_path: Path):
     assert "Your code should pass these tests:" in row["prompt"][0]["content"]
     assert rewards(Mbpp(folder=folder), [row] * 2, lambda row: block(SQUARE["code"])) == [1.0, 1.0]
     assert rewards(Mbpp(folder=folder), [row], lambda row: block("def square(x):\n  return x + x")) == [0.0]
+    used = f"{block(SQUARE['code'])}\n```python\nassert square(2) == 4\nsquared = square(3)\n```\n```\n4\n```"
+    assert rewards(Mbpp(folder=folder), [row], lambda row: used) == [1.0]
     completed = Mbpp(folder=folder, completion=True)
     (row,) = rows_of(completed)
     assert row["prompt"].count("[DONE]") == 3 and row["prompt"].endswith("[BEGIN]\n")

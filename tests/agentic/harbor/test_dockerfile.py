@@ -32,6 +32,9 @@ REFUSED = {
     "RUN --mount=type=secret,id=a true": "only mkdir",
     "COPY --from=build /a /b": "option --from",
     "COPY missing.txt /app/": "environment/missing.txt does not exist",
+    "COPY outside /app/": "environment/outside leads outside of environment/",
+    "COPY outside/passwd /app/": "environment/outside/passwd leads outside of environment/",
+    "COPY loop /app/": "environment/loop does not exist",
     "COPY ../task.toml /app/": "outside of environment/",
     "COPY app/ /usr/lib/app": "its host's /usr",
     "COPY app/main.py /main.txt/../..": "no files of a task in / itself",
@@ -57,6 +60,12 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("app/main.py", "app/deep/more.txt", "packed.tar.gz", "one.txt", "two.txt"):
         (folder / name).write_text(name)
     (folder / "requirements.txt").write_text("six==1.16.0  # a comment\n\ntoml>=0.10\n")
+    (folder / "outside").symlink_to("/etc")
+    (folder / "loop").symlink_to("loop")
+    (folder / "linked").mkdir()
+    (folder / "linked/up").symlink_to("../app")
+    (folder / "over/up").mkdir(parents=True)
+    (folder / "over/up/main.py").write_text("over")
     return folder
 
 
@@ -135,6 +144,35 @@ ENTRYPOINT ["/bin/x"]
         ("six==1.16.0", 18),
         ("toml>=0.10", 18),
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "COPY one.txt /data/up/authorized_keys",
+        "COPY one.txt /data/up/",
+        "COPY one.txt two.txt /data/up",
+        "COPY app /data/up",
+        "COPY app /data/up/deep",
+        "COPY over /data",
+        "COPY . /data/up/x",
+        'COPY ["one.txt", "/data/./x/../up/one.txt"]',
+        "WORKDIR /data/up\nCOPY one.txt .",
+    ],
+)
+def test_a_copy_through_a_link_is_refused_with_its_line(context: Path, line: str):
+    _, refused = read_dockerfile(f"FROM debian\nCOPY linked /data\n{line}\n", context)
+    assert [refusal.line for refusal in refused] == [2 + len(line.splitlines())]
+    assert "/data/up is no folder, but a file or link that an earlier line has put there" in refused[0].reason
+
+
+def test_files_and_links_replace_each_other_but_no_folder(context: Path):
+    both = "FROM debian\nCOPY linked/up/main.py /data/up\nCOPY linked /data\nCOPY linked /data\n"
+    assert not read_dockerfile(both, context)[1]
+    image, refused = read_dockerfile("FROM debian\nCOPY app/deep/more.txt /x/y/z.txt\nCOPY one.txt /x/y\n", context)
+    assert not refused and image.copies[-1].target == "/x/y/one.txt"
+    _, refused = read_dockerfile("FROM debian\nCOPY over /data\nCOPY linked /data\n", context)
+    assert [(refusal.line, refusal.reason) for refusal in refused] == [(3, "/data/up is a folder of an earlier line")]
 
 
 def test_a_package_of_debian_counts_with_its_version(monkeypatch: pytest.MonkeyPatch):

@@ -53,9 +53,10 @@ services:
 
 def test_a_compose_file_that_only_names_the_build_is_read_and_hides_tests_and_solution(tmp_path: Path):
     files = {"environment/docker-compose.yaml": COMPOSE, "environment/Dockerfile": "FROM debian\nWORKDIR /app\nCOPY app/ /app/\n"}
-    task = HarborTask.read(write_task(tmp_path / "task", "Oslo", **files, **{"app/a.txt": "a"}))
-    assert [copied.source for copied in task.image.copies] == [tmp_path / "task/app"]
-    for source in (".", "tests", "tests/test.sh", "solution/"):
+    folder = write_task(tmp_path / "task", "Oslo", **files, **{"app/a.txt": "a"})
+    assert [copied.source for copied in HarborTask.read(folder).image.copies] == [tmp_path / "task/app"]
+    (folder / "app/seen").symlink_to("../solution")
+    for source in (".", "tests", "tests/test.sh", "solution/", "app/seen", "app/seen/solve.sh"):
         files["environment/Dockerfile"] = f"FROM debian\nWORKDIR /app\nCOPY {source} /app/\n"
         with pytest.raises(RefusedError, match=r"Dockerfile:3: .* the agent would see the tests or the solution"):
             HarborTask.read(write_task(tmp_path / "task", "Oslo", **files))
@@ -81,13 +82,43 @@ def test_files_that_need_more_are_refused(tmp_path: Path, name: str, text: str, 
     assert any(refusal.file == name and named in str(refusal) for refusal in error.value.refusals)
 
 
-def test_a_link_that_leads_outside_is_refused(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("place", "target"),
+    [
+        ("tests/linked", "/etc/passwd"),
+        ("tests/deep/linked", "../../.."),
+        ("solution/linked", "/etc"),
+        ("environment/app/deep/linked", "/etc"),
+        ("environment/app/linked", "../../tests"),
+        ("environment/linked", "/nowhere/yet"),
+        ("instruction.md", "/etc/passwd"),
+        ("task.toml", "/dev/null"),
+        ("tests", "/etc"),
+        ("environment", "/etc"),
+        ("environment", "tests"),
+    ],
+)
+def test_a_link_that_leads_outside_is_refused(tmp_path: Path, place: str, target: str):
     folder = write_task(tmp_path / "task", "Oslo")
     (folder / "tests/own.sh").symlink_to("test.sh")
+    (folder / "tests/loop").symlink_to("loop")
+    (folder / "environment/app").mkdir()
+    (folder / "environment/app/notes").symlink_to("../notes.txt")
     assert HarborTask.read(folder)
-    (folder / "tests/linked").symlink_to("/etc/passwd")
-    with pytest.raises(RefusedError, match="tests/linked: leads outside"):
+    (folder / place).parent.mkdir(parents=True, exist_ok=True)
+    if (folder / place).exists():
+        (folder / place).rename(tmp_path / "away")
+    (folder / place).symlink_to(target)
+    outside = "environment/" if place.startswith("environment") else "the task's folder"
+    with pytest.raises(RefusedError, match=f"{place}: leads outside of {outside}"):
         HarborTask.read(folder)
+
+
+@pytest.mark.parametrize("workdir", ["../../etc", "app"])
+def test_a_working_folder_is_absolute(tmp_path: Path, workdir: str):
+    files = {"task.toml": f"[environment]\nworkdir = '{workdir}'"}
+    with pytest.raises(RefusedError, match=f"WORKDIR {workdir}`: {workdir} does not begin with /"):
+        HarborTask.read(write_task(tmp_path / "task", "Oslo", **files))
 
 
 def test_a_folder_without_its_files_names_all_of_them(tmp_path: Path):
@@ -117,12 +148,30 @@ def test_limits_and_variables_are_those_of_the_file(tmp_path: Path, monkeypatch:
         [solution]
         env = {C = "1"}
     """
-    task = HarborTask.read(write_task(tmp_path / "task", "Oslo", **{"task.toml": text}))
+    folder = write_task(tmp_path / "task", "Oslo", **{"task.toml": text})
+    task = HarborTask.read(folder, host_variables=["GIVEN", "NO_SUCH_VARIABLE"])
     assert (task.agent_seconds, task.tests_seconds, task.workdir) == (12, 7.5, "/work/place")
     assert {"/work", "/app"} == task.image.places and task.environment == {"LANG": "C"}
     assert task.tests_environment == {"A": "here", "B": "instead"} and task.solution_environment == {"C": "1"}
     usual = HarborTask.read(write_task(tmp_path / "other", "Oslo", **{"task.toml": ""}))
     assert (usual.agent_seconds, usual.tests_seconds) == (None, 600.0)
+
+
+@pytest.mark.parametrize("part", ["environment", "verifier", "solution"])
+@pytest.mark.parametrize("value", ["${SECRET}", "${SECRET:-nothing}"])
+def test_a_variable_of_the_host_is_read_only_where_the_settings_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, value: str
+):
+    monkeypatch.setenv("SECRET", "key")
+    folder = write_task(tmp_path / "task", "Oslo", **{"task.toml": f"[{part}.env]\nA = '{value}'"})
+    words = ["+method=harbor", "mode=plan", f"method.tasks={tmp_path}"]
+    (problem,) = find_problems(compose_run(words).config)
+    assert f"{part}.env.A = '{value}'" in problem.remedy and "method.host_variables=[SECRET]" in problem.remedy
+    assert "key" not in problem.remedy
+    assert not find_problems(compose_run([*words, "method.host_variables=[SECRET]"]).config)
+    assert rows(9, 0, folder=str(tmp_path), host_variables=["SECRET"])
+    task = HarborTask.read(folder, host_variables=["SECRET"])
+    assert {"A": "key"} in (task.environment, task.tests_environment, task.solution_environment)
 
 
 def test_packages_of_a_script_are_found_with_their_lines(tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 from agentic.harbor import task_workspace
 from agentic.harbor.check import check, main
 from agentic.harbor.rehearsal import write_task
-from agentic.harbor.task import HarborTask
+from agentic.harbor.task import HarborTask, RefusedError
 from agentic.harbor.task_workspace import Graded, make_ready, opened, run_solution, run_tests
 from vime.agent.workspace import Workspace, workspace_problem
 from vime.config import WorkspaceConfig
@@ -95,6 +95,34 @@ RUN chmod 755 /app/bin/tool && mkdir -p /out/put /home/user/x
         await box.write("answer.txt", "Oslo\n")
         assert await box.read("/app/inner/answer.txt") == b"Oslo\n" and b"app/inner/answer.txt" in (await box.diff()).patch
         assert (await run_solution(box, ready)).succeeded
+
+
+@pytest.mark.parametrize("line", ["COPY evil.txt /app/link/keys", "COPY evil /app", "COPY evil/link /app/link"])
+@pytest.mark.parametrize("target", ["{outside}", "../{below}"])
+def test_no_file_is_written_behind_a_link(tmp_path: Path, config: WorkspaceConfig, line: str, target: str):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    text = f"FROM debian\nWORKDIR /app\nCOPY app /app\n{line}\n"
+    files = {"Dockerfile": text, "evil.txt": "evil", "evil/link/keys": "evil", "app/a.txt": "a"}
+    folder = write_task(tmp_path / "task", "Oslo", **{f"environment/{name}": content for name, content in files.items()})
+    task = HarborTask.read(folder)  # the link is made after it, as it would be refused
+    below = f"{'../' * len(tmp_path.parts)}{outside.relative_to('/')}"
+    (folder / "environment/app/link").symlink_to(target.format(outside=outside, below=below))
+    with pytest.raises(RefusedError, match="environment/app/link: leads outside of environment/"):
+        HarborTask.read(folder)
+    with pytest.raises(RefusedError, match=r"environment/Dockerfile:4: /app/link.* would lie outside of the task's tree"):
+        make_ready(task, cache_folder=config.cache_folder)
+    assert not list(outside.iterdir())
+
+
+def test_a_later_copy_replaces_files_and_links_and_keeps_links(tmp_path: Path, config: WorkspaceConfig):
+    text = "FROM debian\nWORKDIR /app\nCOPY app/here.txt .\nCOPY app /app\nCOPY --chmod=700 new.txt /app/old.txt\nCOPY app .\n"
+    files = {"Dockerfile": text, "app/deep/a.txt": "a", "app/old.txt": "old", "new.txt": "new"}
+    folder = write_task(tmp_path / "task", "Oslo", **{f"environment/{name}": content for name, content in files.items()})
+    (folder / "environment/app/here.txt").symlink_to("deep/a.txt")
+    tree = make_ready(HarborTask.read(folder), cache_folder=config.cache_folder).tree.tree / "app"
+    assert (tree / "here.txt").is_symlink() and (tree / "here.txt").read_text() == (tree / "deep/a.txt").read_text() == "a"
+    assert (tree / "old.txt").read_text() == "old"
 
 
 @pytest.mark.parametrize(
