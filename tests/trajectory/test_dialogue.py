@@ -1,5 +1,6 @@
 """Trajectories over Qwen3's own tokenizer and template: prompts are the template's, and each sampled token counts once."""
 
+import copy
 import json
 import random
 from typing import Any
@@ -312,7 +313,7 @@ TURNS = {"": "<|im_start|>system\n7 it is\n<|im_end|>\n", IN_USER: "<user>7 it i
 @pytest.mark.parametrize("template", TURNS)
 def test_a_text_ahead_of_a_conversation_is_a_turn_that_its_template_shows(template: str):
     """As Qwen3's template shows a system message alone, Gemma 3's within that of a user, and Qwen3.5's with that of a user."""
-    tokenizer = qwen3_tokenizer()
+    tokenizer = copy.copy(qwen3_tokenizer())  # whose template other tests need
     tokenizer.chat_template = template or tokenizer.chat_template
     assert turn_ahead(tokenizer, "7 it is\n").removeprefix(tokenizer.bos_token or "") == TURNS[template]
     tokenizer.chat_template = "{{ raise_exception('not here') }}" if template else "nothing"
