@@ -121,7 +121,7 @@ def kept(engine: Any) -> tuple[float, float] | None:
         return kept_bytes(engine.model, ROW), formula
 
 
-def meet(rank: int, folder: Path) -> torch.distributed.Store:
+def meet(rank: int, folder: Path) -> Any:
     """The store that rank 0 opens for this folder, at which its ranks meet."""
     path = folder / "address"
     if rank == 0:

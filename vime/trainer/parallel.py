@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
+from torch.distributed import HashStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]  (documented)
 
 from vime.cluster.layout import world_size
 from vime.config import TrainerConfig
@@ -18,17 +19,17 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def open_store(host: str) -> dist.TCPStore:
+def open_store(host: str) -> TCPStore:
     """The store at which the ranks of a world meet, at a port (`store.port`) of `host` that this process holds from now on."""
     listener = socket.create_server((host, 0))
     port = listener.getsockname()[1]
-    return dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
-def store_at(address: str) -> dist.TCPStore:
+def store_at(address: str) -> TCPStore:
     """The store that another rank has opened at `address` (host:port)."""
     host, _, port = address.rpartition(":")
-    return dist.TCPStore(host, int(port))
+    return TCPStore(host, int(port))
 
 
 def num_threads(config: TrainerConfig, num_neighbours: int) -> int:
@@ -37,7 +38,7 @@ def num_threads(config: TrainerConfig, num_neighbours: int) -> int:
 
 
 def initialize(
-    config: TrainerConfig, *, rank: int, seed: int, store: dist.Store | None = None, num_neighbours: int | None = None
+    config: TrainerConfig, *, rank: int, seed: int, store: Store | None = None, num_neighbours: int | None = None
 ) -> None:
     """Joins the world of ranks that meet at `store` (None: a single rank) and seeds this one. Ranks on CUDA see one device each.
 
@@ -51,7 +52,7 @@ def initialize(
 
         cpu.begin(config.cpu_products)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=store or dist.HashStore(), world_size=size, rank=rank)
+    dist.init_process_group(backend, store=store or HashStore(), world_size=size, rank=rank)
     rounds = config.virtual_pipeline_parallel_size
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor_parallel_size,
