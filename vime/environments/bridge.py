@@ -211,6 +211,8 @@ class _Process:
             self._error = error
         except OSError as error:
             self._error = SandboxError(f"the environment's process did not start: {describe(error)}")
+        if self._error is not None:  # other processes may take the episodes, so that no rollout says it
+            logger.warning("%s", self._error)
 
     def started(self) -> dict[str, Any]:
         """Its seats and its places, once it runs. Raises SandboxError with its last words if it does not start."""

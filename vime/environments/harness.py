@@ -67,12 +67,11 @@ async def run_harness(
             except (VimeError, NoPlaceError):
                 raise
             except Exception:  # whatever its agents made of the limit that ended one of them
-                ends = [each.stop_reason for each in (*trained.values(), *sessions.values())]
-                end = next((each for each in ends if each is not StopReason.ANSWERED), None)
-                if end is None:
+                ends = {name: each.stop_reason for name, each in sessions.items() if each.stop_reason is not StopReason.ANSWERED}
+                if not ends:
                     raise
-                is_own = any(each.stop_reason is not StopReason.ANSWERED for each in trained.values())
-                return replace(outcome_of(0.0, tuple(seats)), end=None if is_own else end)
+                is_own = not ends.keys().isdisjoint(trained)  # the samples of that session say it already
+                return replace(outcome_of(0.0, tuple(seats)), end=None if is_own else next(iter(ends.values())))
 
         outcome = await steps.placed("run", run)
     others = {name: opponent(players[name], each.dialogue.calls) for name, each in sessions.items() if name not in trained}
